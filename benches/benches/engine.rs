@@ -1,7 +1,7 @@
-//! Inputs a second that the engine handles on one core, in a flock of 64 members of whom 31 vote.
+//! Inputs a second that the engine handles on one core, in a flock of 64 members with 31 voters.
 //!
-//! The inputs of some rounds are recorded once, with everybody's heartbeats, READYs, votes and their repetitions, and
-//! then fed to a new engine again and again. Signatures are not checked: they cost what ed25519 costs (about 30 us).
+//! The bench records the inputs of some rounds once, with every peer's heartbeats, READYs, votes and their repetitions,
+//! and then feeds them to a new engine again and again. Signatures are not checked: a check takes some 30 us (ed25519).
 
 #[path = "../../protocol/tests/engine_edges/bench.rs"]
 #[allow(dead_code)]
@@ -71,7 +71,7 @@ fn engine() -> Engine {
     })
 }
 
-/// Everybody says that it moves, and so does the own trainer or reduction.
+/// Every peer reports progress in its Heads, and so does the node's own trainer or reduction.
 fn beats(bench: &mut Bench, phase: Phase) {
     for beat in 0..BEATS / 2 {
         for peer in 2..=MEMBERS {
@@ -90,7 +90,7 @@ fn vote_for(said: &Estimate) -> Message {
     Message::Vote(Vote { question, incarnation, ballot, value, voted: true })
 }
 
-/// All that a member hears in some rounds.
+/// All inputs of a member in some rounds.
 fn rounds() -> Vec<(u64, Input)> {
     let mut bench = Bench::recorded(spec(), &members());
     for _ in 0..ROUNDS {
@@ -99,7 +99,7 @@ fn rounds() -> Vec<(u64, Input)> {
         beats(&mut bench, Phase::Reducing);
         let said = bench.rebuild(key);
         for _ in 0..3 {
-            // Each word is said, and then repeated twice; those who vote here are one short of a quorum.
+            // Each message comes once and is repeated twice. The voters of this loop are one short of a quorum.
             for peer in 2..=MEMBERS {
                 let ready = bench.ready(peer);
                 bench.say(peer, &Message::Ready(ready));

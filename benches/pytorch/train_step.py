@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-# Threads that wait must not spin: the other side runs on the same cores in turn.
+# Waiting threads must not spin: the other side runs on the same cores in turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.down_proj = nn.Linear(c["ffn"], d, bias=False)
 
     def weights(self):
-        """In the order of the schema: q, k, v and gate, up are neighbours there, so each group is one matrix."""
+        """The order of the schema: q, k, v and gate, up are neighbours there, so each group is one matrix."""
         return [
             self.input_layernorm,
             self.qkv.weight,
@@ -58,7 +58,7 @@ class Block(nn.Module):
         q = rotate(q.view(b, t, c["heads"], dim).transpose(1, 2), cos, sin)
         k = rotate(k.view(b, t, c["kv_heads"], dim).transpose(1, 2), cos, sin)
         v = v.view(b, t, c["kv_heads"], dim).transpose(1, 2)
-        # PyTorch before 2.5 does not know the word, and without groups needs none.
+        # PyTorch before 2.5 does not know this argument, and a model without groups needs none.
         grouped = {"enable_gqa": True} if c["heads"] != c["kv_heads"] else {}
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped)
         x = x + self.o_proj(y.transpose(1, 2).reshape(b, t, d))

@@ -1,6 +1,6 @@
 """One peer of hivemind's averager in f16: python averager.py INDEX NODES ELEMENTS HOST
 
-The first prints its address; the others read it from their first line of input.
+The first peer prints its address; the others read it from their first line of input.
 """
 import json, sys, time
 from daemons import guard

@@ -1,6 +1,6 @@
 """A member of data-parallel training with PyTorch's DDP over gloo, for `starling-lab compare`: python compare_ddp.py SETTINGS
 
-Prints `began` with the time of a plain step, `stepped` after each step, `validated` every so many.
+Prints `began` with the time of a plain step, `stepped` after each step, and `validated` after each validation.
 """
 
 import datetime
@@ -23,7 +23,7 @@ dist.init_process_group(
     world_size=c["nodes"],
     timeout=datetime.timedelta(seconds=c["timeout_s"]),
 )
-# Buffers are constants here: to send them before each step would only cost.
+# Buffers are constants here, so DDP need not send them before each step.
 model = torch.nn.parallel.DistributedDataParallel(
     learner.model, bucket_cap_mb=c["bucket_mb"], broadcast_buffers=False, gradient_as_bucket_view=True
 )
@@ -45,5 +45,5 @@ try:
         emit("stepped", steps=learner.steps, members=dist.get_world_size(), seconds=time.perf_counter() - begin)
 except Exception as error:
     emit("failed", why=str(error).splitlines()[0][:200])
-    # The group cannot go on, and its threads would wait for those who have gone.
+    # The group cannot go on, and its threads would wait for the processes that have gone.
     os._exit(1)

@@ -1,10 +1,10 @@
 """A peer of hivemind's optimizer with local updates, for `starling-lab compare`: python compare_hivemind.py SETTINGS
 
-The first prints `listening` with its address, which the others are given as `first`. Then `began` with the time of a plain
-step, `averaged` after each averaging of the parameters, `average_failed`, `loaded` when a peer took another's state,
-`validated` when an average has been taken over, and
-whenever that was long ago. Of the first averagings FOLDER/EPOCH-INDEX.f32 holds the parameters before and after, as
-flat f32: whoever started this can see whether everybody holds the mean.
+The first peer prints `listening` with its address, which the others get as `first`. Then each prints `began` with the
+time of a plain step, `averaged` after each averaging of the parameters, `average_failed`, `loaded` when it took
+another's state, and `validated` when it has taken over an average, or has not for long. FOLDER/EPOCH-INDEX.f32 holds
+the parameters before and after each of the first averagings, as flat f32, so that the caller can check that every
+peer holds the mean.
 """
 
 import json
@@ -22,12 +22,12 @@ import torch
 from hivemind.compression import Float16Compression
 from hivemind.utils import get_dht_time
 
-# Averagings whose parameters are kept.
+# Number of averagings whose parameters are kept.
 KEPT = 5
 
 
 class Report(logging.Handler):
-    """hivemind says in its log what came of an averaging, and nowhere else."""
+    """Reads the result of an averaging from hivemind's log, the only place that has it."""
 
     def __init__(self):
         super().__init__(logging.DEBUG)
@@ -67,7 +67,7 @@ def wait_for_all():
 
 
 def give_up(kind, error, _trace):
-    """Threads of hivemind's would hold this process; its group ends with it."""
+    """hivemind's threads would keep this process alive, so it exits at once; its group ends with it."""
     emit("failed", why=f"{kind.__name__}: {error}"[:200])
     sys.__excepthook__(kind, error, _trace)
     sys.stderr.flush()
@@ -119,7 +119,7 @@ emit("began", version=f"{hivemind.__version__}, PyTorch {torch.__version__}", pl
 learner.validate()
 validated = learner.steps
 while True:
-    # The step takes over what was averaged before it; its parameters are judged then, not after they have drifted apart.
+    # The step takes over the last average. Its parameters are validated then, before the peers drift apart.
     averaged, report.averaged = report.averaged, False
     learner.set_rate(optimizer.opt)
     optimizer.zero_grad()

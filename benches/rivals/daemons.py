@@ -1,4 +1,4 @@
-"""hivemind starts daemons of its own, which outlive a peer that is killed."""
+"""Ends the daemons that hivemind starts; they would outlive a peer that is killed."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import time
 
 
 def guard():
-    """However this process or who started it ends, the daemons end with it: to be called before they are started."""
+    """Ends the daemons when this process or its parent ends, in any way. The peer calls it before it starts them."""
     os.setpgrp()
     parent, me = os.getppid(), os.getpid()
     if os.fork() > 0:

@@ -18,7 +18,7 @@ torch.set_num_threads(o["threads"])
 torch.manual_seed(1)
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=nodes)
 local = Model(c)
-# One process needs no averaging: that is the plain step.
+# One process needs no averaging: its step is the plain one.
 model = torch.nn.parallel.DistributedDataParallel(local) if nodes > 1 else local
 decayed = [p for p in model.parameters() if p.dim() > 1]
 gains = [p for p in model.parameters() if p.dim() == 1]

@@ -1,4 +1,4 @@
-"""What the programs of `starling-lab compare` share: the model, its text, its optimizer, and what they print.
+"""Shared parts of the programs of `starling-lab compare`: the model, its text, its optimizer, and the printed events.
 
 Each takes one argument, its settings as JSON, and prints one JSON object a line: {"event": NAME, ...}.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-# Threads that wait must not spin: all processes share the machine's cores.
+# Waiting threads must not spin: all processes share the machine's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "..", "pytorch"))
@@ -40,7 +40,7 @@ class Learner:
         self.steps = 0
 
     def initialize(self):
-        """Starling's deviations: 0.02, less by sqrt(2 layers) for what is added to the residual stream; gains are one."""
+        """Starling's deviations: 0.02, over sqrt(2 layers) for projections onto the residual stream; gains are one."""
         shrink = (2 * self.c["model"]["layers"]) ** 0.5
         with torch.no_grad():
             for name, tensor in self.model.named_parameters():
@@ -49,7 +49,7 @@ class Learner:
                     tensor.normal_(0.0, DEVIATION / (shrink if residual else 1.0))
 
     def shuffled(self):
-        """This process's sequences, all of them in turn: everybody has others, in an order drawn from the seed."""
+        """This process's sequences in turn: each process has others, in an order drawn from the seed."""
         chance = torch.Generator().manual_seed(self.c["seed"])
         while True:
             order = torch.randperm(self.sequences, generator=chance)
@@ -71,7 +71,7 @@ class Learner:
         return torch.optim.AdamW(groups, lr=0.0, betas=(o["beta1"], o["beta2"]), eps=o["eps"], fused=True)
 
     def set_rate(self, optimizer):
-        """A linear warm-up, then constant: what Starling does in a run without a budget."""
+        """A linear warm-up, then constant, as in Starling's runs without a budget."""
         rate = self.o["lr"] * min(1.0, (self.steps + 1) / max(1, self.o["warmup_steps"]))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -84,7 +84,7 @@ class Learner:
         return loss
 
     def plain_seconds(self):
-        """Median seconds of a step that nobody else hears of; the parameters stay as they are."""
+        """Median seconds of a step of this process alone; the parameters stay as they are."""
         kept = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer, times = self.adamw(self.groups()), []
         for _ in range(PLAIN_STEPS):

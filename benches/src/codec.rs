@@ -1,7 +1,7 @@
 //! `bench-codec`: codecs in GB/s of f32 read or written, each in turns with memcpy of the same f32, on one core.
 //!
-//! `chunk`: one chunk of an update, in the cache, as a reduction works on it. `vector`: from memory. The ratio to memcpy
-//! is the median of neighbouring turns, so other load disturbs it less than the figures themselves.
+//! `chunk`: one chunk of an update, in the cache, as a reduction works on it. `vector`: from memory. The ratio to
+//! memcpy is the median of neighbouring turns, so other load disturbs it less than the figures themselves.
 
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long one turn lasts at least.
+/// The least duration of a turn.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Time the codecs beside memcpy.
@@ -29,10 +29,10 @@ struct Arguments {
     /// Turns of each.
     #[arg(long, default_value_t = 15)]
     turns: usize,
-    /// A device to code on as well: `auto`, `wgpu[:N]` or `cuda[:N]`. Never an adapter that is software.
+    /// A device to code on as well: `auto`, `wgpu[:N]` or `cuda[:N]`. An adapter that is software is left out
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
-    /// Append one JSON object a row to this file; else to what JSON names.
+    /// Append one JSON object a row to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ fn gradients(elements: usize) -> Vec<f32> {
     (0..elements).map(|i| (next() as f32 / 2f32.powi(31) - 0.5) * 1e-4 / (1 + (i / 256) % 7) as f32).collect()
 }
 
-/// Seconds of one call: as many calls as fill a turn.
+/// Seconds of one call: the mean over as many calls as fill a turn.
 fn turn(mut call: impl FnMut()) -> f64 {
     let (start, mut calls) = (Instant::now(), 0u32);
     loop {
@@ -96,7 +96,7 @@ impl Bench<'_> {
             copy.copy_from_slice(black_box(&self.src));
             black_box(&mut copy);
         };
-        // Pages and branch predictors.
+        // The first call warms up pages and branch predictors.
         call();
         memcpy();
         let turns: Vec<_> = (0..self.arguments.turns).map(|_| (turn(&mut memcpy), turn(&mut call))).collect();
@@ -128,7 +128,7 @@ impl Bench<'_> {
         })
     }
 
-    /// int4 with error feedback, chunk by chunk: what is offered, its payload, and the residual after it.
+    /// int4 with error feedback, chunk by chunk: the offered sum, its payload, and the residual after it.
     fn feedback(&self) -> Result<()> {
         let mut residual = vec![0.0f32; self.src.len()];
         let (mut sum, mut said) = (vec![0.0f32; CHUNK_ELEMENTS], vec![0.0f32; CHUNK_ELEMENTS]);
@@ -166,7 +166,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The scalar code that says what the bytes are.
+    /// The protocol's scalar code, which specifies the bytes.
     fn specification(&self) -> Result<()> {
         let mut dst = vec![0.0f32; self.src.len()];
         for kind in [Codec::Bf16, Codec::Int8, Codec::Int4] {
@@ -183,7 +183,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The codecs of the device, from host memory to host memory; an adapter that is software would only repeat the CPU.
+    /// The codecs of the device, from host memory to host memory. A software adapter would only repeat the CPU's
+    /// figures.
     fn device(&self) -> Result<()> {
         let device = match DeviceCodec::open(&self.arguments.device) {
             Ok(device) if device.is_software() => {
@@ -227,7 +228,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the places of top-k cost, beside what they must cost by information: log2 of (block choose k).
+/// Prints the bits of top-k's places beside their information content: log2 of (block choose k).
 fn indices(k: usize, bytes: usize) {
     let blocks = (CHUNK_ELEMENTS / TOPK_BLOCK) as f64;
     let bound: f64 = (0..k).map(|i| ((TOPK_BLOCK - i) as f64 / (i + 1) as f64).log2()).sum();

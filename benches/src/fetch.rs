@@ -1,8 +1,9 @@
-//! `bench-fetch`: what a node spends, in processor time, on one fetch stream, one request, one mebibyte that is served, and one that is
-//! looked up and left, each apart. The budget of strangers' fetches (`node/net/src/budget.rs`) rests on these figures.
+//! `bench-fetch`: a node's processor time for one fetch stream, one request, one mebibyte that it serves, and one
+//! mebibyte that it looks up and whose stream the peer leaves, each measured alone. The budget of strangers' fetches
+//! (`node/net/src/budget.rs`) rests on these figures.
 //!
-//! The node is a process of its own, so that what the asker spends is not counted. They speak over loopback, with the network's own
-//! streams and encryption.
+//! The node is a process of its own, so that the asking peer's time is not counted. They speak over loopback, with the
+//! network's own streams and encryption.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
@@ -23,26 +24,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Set in the process that serves, to the file that it serves from.
+/// The variable that names the file to serve, set in the serving process.
 const SERVES: &str = "STARLING_BENCH_FETCH_SERVES";
 const MIB: usize = 1 << 20;
-/// Askers at a time: fewer than a stranger may have streams.
+/// Concurrent requests: fewer than the streams that a stranger may have.
 const AT_ONCE: usize = 2;
 /// Clock ticks a second in `/proc/PID/stat`.
 const TICKS: f64 = 100.0;
 
-/// Measure what fetches cost the node that serves them.
+/// Measure the cost of fetches to the node that serves them
 #[derive(Parser)]
 struct Arguments {
-    /// Times that each thing is asked for; mebibytes a tenth as often.
+    /// Number of requests of each case; a tenth of it for mebibytes
     #[arg(long, default_value_t = 10_000)]
     times: usize,
-    /// Append one JSON object a case to this file; else to what JSON names.
+    /// Append one JSON object a case to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
 }
 
-/// Something short from memory, and a mebibyte from a file, checked as a store checks it.
+/// A source of a short answer from memory, and of a mebibyte from a file, which it checks as a store does.
 struct Shelf {
     path: PathBuf,
 }
@@ -100,7 +101,7 @@ fn main() -> Result<()> {
     measured
 }
 
-/// Serves until it is killed; says where, first.
+/// Serves until it is killed; prints its address first.
 async fn serve(path: PathBuf) -> Result<()> {
     let (_net, mut events) = Network::start(&Identity::generate()?, options(Shelf { path })?)?;
     while let Some(event) = events.recv().await {
@@ -111,7 +112,7 @@ async fn serve(path: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// One way to ask, and how often it is done.
+/// The name of a case, and its number of requests.
 type Case = (&'static str, usize);
 
 async fn measure(arguments: &Arguments, child: &mut Child) -> Result<()> {
@@ -141,7 +142,7 @@ async fn measure(arguments: &Arguments, child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// Asks so often, a few at a time.
+/// Makes the requests of a case, a few at a time.
 async fn asks(net: &NetHandle, peer: NodeId, (case, times): Case) -> Result<()> {
     let left = Arc::new(AtomicUsize::new(times));
     let mut askers = tokio::task::JoinSet::new();
@@ -177,7 +178,7 @@ async fn asks(net: &NetHandle, peer: NodeId, (case, times): Case) -> Result<()> 
     Ok(())
 }
 
-/// Processor time of a process so far.
+/// Processor time of a process since its start.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat.rsplit_once(')').context("its name")?.1.split_whitespace().collect();

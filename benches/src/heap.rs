@@ -1,10 +1,10 @@
-//! An allocator that knows how many bytes are in use, and how many were at the most.
+//! An allocator that counts the bytes in use, and their peak.
 
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// mimalloc, counted. What the system holds for it beyond that is not in the counts.
+/// mimalloc with counts. They leave out memory that mimalloc holds beyond the bytes in use.
 pub struct Heap;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -19,11 +19,11 @@ fn count(before: usize, after: usize) {
     }
 }
 
-// SAFETY: every call goes to mimalloc as it came.
+// SAFETY: every call goes to mimalloc unchanged.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(0, layout.size());
-        // SAFETY: the caller's promises are mimalloc's conditions.
+        // SAFETY: the caller's promises are the conditions of mimalloc.
         unsafe { MiMalloc.alloc(layout) }
     }
 
@@ -46,14 +46,14 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Lets the most begin anew, and returns what is in use.
+/// Resets the peak to the bytes in use, and returns these.
 pub fn begin() -> usize {
     let now = IN_USE.load(Relaxed);
     MOST.store(now, Relaxed);
     now
 }
 
-/// The most since it began.
+/// The peak since [`begin`].
 pub fn most() -> usize {
     MOST.load(Relaxed)
 }
@@ -71,7 +71,7 @@ mod tests {
         let mut grown = Vec::with_capacity(1 << 20);
         grown.resize(8 << 20, 1u8);
         drop(std::hint::black_box(grown));
-        // Other tests of this process have their own bytes.
+        // Other tests of this process have bytes in use too.
         assert!((8 << 20..10 << 20).contains(&(most() - before)), "{}", most() - before);
         assert!(begin() < before + (1 << 20));
     }

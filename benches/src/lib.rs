@@ -1,4 +1,4 @@
-//! What the benches share: the clock of this process's threads, its heap, and the file of JSON rows.
+//! Shared parts of the benches: the CPU time of this process's threads, its heap, and the file of JSON rows.
 
 pub mod heap;
 pub mod way;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// CPU seconds of this process's living threads, if the system tells.
+/// CPU seconds of this process's living threads, if the system has them.
 pub fn cpu_seconds() -> Option<f64> {
     let mut nanoseconds = 0.0;
     for task in std::fs::read_dir("/proc/self/task").ok()? {
@@ -18,7 +18,7 @@ pub fn cpu_seconds() -> Option<f64> {
     Some(nanoseconds * 1e-9)
 }
 
-/// The file for rows: as told, else what JSON names.
+/// The file for rows: `told`, or the one that the variable JSON names.
 pub fn json_file(told: Option<&Path>) -> Option<PathBuf> {
     told.map(Path::to_path_buf).or_else(|| std::env::var_os("JSON").filter(|name| !name.is_empty()).map(PathBuf::from))
 }
@@ -26,7 +26,7 @@ pub fn json_file(told: Option<&Path>) -> Option<PathBuf> {
 /// Appends one row.
 ///
 /// # Errors
-/// The file cannot be written.
+/// If the file cannot be written.
 pub fn append_row(path: Option<&Path>, row: &Value) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);

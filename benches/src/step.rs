@@ -1,8 +1,8 @@
-//! `bench-step`: what a training step costs when its gradient is averaged, with 1, 2 and 4 processes on this machine, beside
-//! the same model's plain step in one process, and beside PyTorch's DDP over gloo.
+//! `bench-step`: the time of a training step whose gradient is averaged, with 1, 2 and 4 processes on this machine,
+//! beside the same model's plain step in one process, and beside PyTorch's DDP over gloo.
 //!
-//! Each process trains on one thread. With more processes than cores they share the cores, and a step takes longer for
-//! that reason alone: the plain step is therefore given for as many processes at once, too.
+//! Each process trains on one thread. If there are more processes than cores, they share the cores, and this alone
+//! makes a step longer. So the bench also gives the plain step for as many processes at once.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -15,12 +15,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// Sequences of a step, of each process.
+/// Sequences of a step, in each process.
 const BATCH: usize = 8;
-/// Set in processes that this program starts to time a plain step.
+/// The variable that this program sets in the processes that time a plain step.
 const PLAIN: &str = "STARLING_BENCH_PLAIN_STEP";
 
-/// Time steps whose gradients are averaged.
+/// Time steps whose gradients are averaged
 #[derive(Parser)]
 struct Arguments {
     /// The model; repeat for several.
@@ -32,10 +32,10 @@ struct Arguments {
     /// Steps timed.
     #[arg(long, default_value_t = 30)]
     steps: usize,
-    /// A Python that has PyTorch; else what PYTHON names, else python3.
+    /// A Python with PyTorch (default: the one that the variable PYTHON names, or python3)
     #[arg(long)]
     python: Option<String>,
-    /// Append one JSON object a case to this file; else to what JSON names.
+    /// Append one JSON object a case to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -131,7 +131,7 @@ fn case(preset: &str, nodes: usize, steps: usize, python: &str) -> Result<Value>
     }))
 }
 
-/// The slowest of so many processes that all time a plain step.
+/// The slowest of `nodes` processes that time a plain step at once.
 fn plain_at_once(preset: &str, nodes: usize, steps: usize) -> Result<f64> {
     let me = std::env::current_exe()?;
     let start = |_| {
@@ -149,11 +149,11 @@ fn plain_at_once(preset: &str, nodes: usize, steps: usize) -> Result<f64> {
     Ok(slowest)
 }
 
-/// Medians over the steps of a flock, as its founder saw them, in seconds.
+/// Medians over the steps of a flock, as its founder measured them, in seconds.
 struct Timing {
     step: f64,
     reduce: f64,
-    /// From the last gradient's being here to the commit on disk.
+    /// From the last gradient's arrival to the commit on disk.
     beyond: f64,
 }
 
@@ -187,7 +187,7 @@ fn in_folder(folder: &Path, preset: &str, count: usize, steps: usize) -> Result<
     }
     let all = |e: &Value| e["contributors"].as_array().is_some_and(|c| c.len() == count);
     let first = nodes[0].wait(LIMIT, "committed", all)?["round"].as_u64().context("a round")?;
-    // The first ones load and connect.
+    // The first steps load and connect.
     let (from, to) = (first + 5, first + 5 + steps as u64);
     nodes[0].wait(LIMIT, "committed", |e| e["round"].as_u64() >= Some(to))?;
     let events = nodes[0].events();

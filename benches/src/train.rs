@@ -1,8 +1,8 @@
 //! `bench-train`: training steps of Starling and of the same model in PyTorch, taking turns in one run.
 //!
 //! Both sides start from the same parameters and train on the same tokens; their first losses must agree. Absolute
-//! times depend on what else the machine does, so the result is the ratio of neighbours. CPU seconds (of all threads)
-//! are given too: they say how much work a step is, also on a machine that is not idle.
+//! times depend on the machine's other load, so the result is the ratio of neighbouring turns. CPU seconds (of all
+//! threads) are given too: they measure the work of a step, also on a machine that is not idle.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
@@ -24,7 +24,7 @@ const LR: f64 = 1e-3;
 /// Time training steps beside PyTorch.
 #[derive(Parser)]
 struct Arguments {
-    /// What to train, PRESET:BATCHxSEQ; repeat for several.
+    /// Model and batch, PRESET:BATCHxSEQ; repeat for several
     #[arg(long = "case", default_values = ["3m:16x128", "10m:8x256"])]
     cases: Vec<Case>,
     /// Threads of either side; 0 = as many as the machine has.
@@ -39,10 +39,10 @@ struct Arguments {
     /// `auto`, `cpu`, `wgpu[:N]` or `cuda[:N]`; PyTorch takes cuda with cuda, else the CPU.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
-    /// A Python that has PyTorch and NumPy; else what PYTHON names, else python3.
+    /// A Python with PyTorch and NumPy (default: the one that the variable PYTHON names, or python3)
     #[arg(long)]
     python: Option<String>,
-    /// Append one JSON object a case to this file; else to what JSON names.
+    /// Append one JSON object a case to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -74,7 +74,7 @@ impl std::str::FromStr for Case {
     }
 }
 
-/// One turn.
+/// The measurements of one turn.
 #[derive(Clone, Copy)]
 struct Turn {
     seconds: f64,
@@ -129,7 +129,7 @@ fn run(arguments: &Arguments, case: &Case) -> Result<Value> {
             None
         }
     };
-    // One step each warms the caches, and shows that both compute the same.
+    // One step of each side warms the caches, and shows that both compute the same loss.
     let first = turn(&mut *ours, &tokens, 1)?;
     if let Some(torch) = &mut theirs {
         let other = torch.turn(1)?;
@@ -146,7 +146,7 @@ fn run(arguments: &Arguments, case: &Case) -> Result<Value> {
     Ok(report(&turns, count, case, arguments, theirs.map(|torch| torch.version.clone())))
 }
 
-/// Print the medians, and put them in one JSON object.
+/// Prints the medians, and returns them as one JSON object.
 fn report(
     turns: &[(Turn, Option<Turn>)],
     tokens: f64,
@@ -187,7 +187,7 @@ fn report(
     })
 }
 
-/// Tokens without much of a pattern, the same in every run.
+/// Tokens with little pattern, the same in every run.
 fn tokens(model: &ModelConfig, batch: usize) -> Vec<u32> {
     let count = (batch * (model.seq_len + 1)) as u64;
     (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) as u32 % model.vocab as u32).collect()
@@ -270,7 +270,7 @@ impl Torch {
 
 impl Drop for Torch {
     fn drop(&mut self) {
-        // It may be gone already; either way nothing is left behind.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

@@ -1,4 +1,4 @@
-//! A way to average: an engine and a codec, as in `[sync]` of a run file.
+//! An engine and a codec, as in `[sync]` of a run file.
 
 use anyhow::{Result, bail};
 use starling_kernels::codec::CodecKind;
@@ -10,14 +10,14 @@ pub struct Way {
     pub codec: Codec,
 }
 
-/// Largest values of a chunk that top-k keeps here: its default for long runs.
+/// Values of a chunk that top-k keeps here: its default for long runs.
 const TOP_K: u16 = 64;
 
 impl Way {
-    /// All ways of these engines and codecs that a run file may name.
+    /// All pairs of these engines and codecs that a run file may name.
     ///
     /// # Errors
-    /// A name is none, or no engine takes a codec.
+    /// If a name is unknown, or no engine takes a codec.
     pub fn all(engines: &[String], codecs: &[String]) -> Result<Vec<Self>> {
         let engines = engines.iter().map(|name| engine(name)).collect::<Result<Vec<_>>>()?;
         let mut ways = Vec::new();
@@ -53,7 +53,7 @@ impl Way {
         }
     }
 
-    /// The codec's fast functions, for those of fixed length.
+    /// The codec of the fast functions, if its payloads have a fixed length.
     pub fn kind(self) -> Option<CodecKind> {
         match self.codec {
             Codec::Bf16 => Some(CodecKind::Bf16),
@@ -63,15 +63,16 @@ impl Way {
         }
     }
 
-    /// How far a result may be from the mean, in its largest absolute value: to see that what is timed is an average.
+    /// Largest distance of a result from the mean, relative to its largest absolute value: a check that the timed
+    /// reduction does average.
     pub fn tolerance(self, nodes: usize) -> f64 {
         match self.codec {
             Codec::Bf16 => 0.01 * nodes as f64,
             // 1/254 of a block's largest value at each hop.
             Codec::Int8 => 0.02 * nodes as f64,
-            // 1/14 of it in every part, whose values are larger than the mean's, and in the sum.
+            // 1/14 of a block's largest value in every part, whose values are larger than the mean's, and in the sum.
             Codec::Int4 => 0.1 * nodes as f64,
-            // Most is left for later rounds.
+            // Error feedback leaves most values for later rounds.
             Codec::TopK { .. } => f64::INFINITY,
         }
     }

@@ -25,7 +25,7 @@ pub struct ModelConfig {
     pub tied: bool,
     /// Base of the rotary embedding's wavelengths.
     pub rope_theta: f64,
-    /// Added to the mean square in RMSNorm.
+    /// The number that RMSNorm adds to the mean square.
     pub norm_eps: f64,
 }
 
@@ -46,10 +46,10 @@ pub enum ModelError {
     TooLarge(u64),
 }
 
-/// name, d_model, layers, heads, kv_heads, ffn, seq_len
+/// Name, d_model, layers, heads, kv_heads, ffn, seq_len.
 type Preset = (&'static str, usize, usize, usize, usize, usize, usize);
 
-/// Sizes are for byte tokens (a vocabulary of 256): the name is what the layers hold.
+/// Sizes are for byte tokens (a vocabulary of 256). The name is the number of parameters in the layers.
 const PRESETS: [Preset; 8] = [
     ("0.1m", 64, 2, 4, 4, 176, 128),
     ("1m", 128, 5, 4, 4, 352, 128),
@@ -62,7 +62,7 @@ const PRESETS: [Preset; 8] = [
 ];
 
 impl ModelConfig {
-    /// The largest model that the flat vectors are addressed for.
+    /// Parameters of the largest model that the flat vectors can address.
     pub const PARAMETERS_MAX: u64 = 1 << 36;
 
     /// A preset by name, for byte tokens; set `vocab` for another tokenizer.
@@ -129,7 +129,7 @@ impl ModelConfig {
         self.d_model / self.heads
     }
 
-    /// Trainable numbers, for any sizes that [`Self::validate`] may be asked about.
+    /// Number of trainable parameters; saturates for a model that is too large.
     pub fn parameters(&self) -> u64 {
         let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(|x| x as u64);
         let kv = (self.kv_heads * self.head_dim()) as u64;

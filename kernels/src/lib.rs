@@ -1,12 +1,14 @@
-//! What runs on a device: the model, its optimizer, and the codecs of updates. Knows no peers and no network.
+//! The part of a node that runs on a device: the model, its optimizer, and the codecs of updates. This crate knows no
+//! peers and no network.
 //!
-//! * [`ModelConfig`], [`Schema`], [`initial_parameters`]: what is trained, as one flat vector of f32 with named parts.
+//! * [`ModelConfig`], [`Schema`], [`initial_parameters`]: the trained model, as one flat vector of f32 with named
+//!   parts.
 //! * [`open_trainer`], [`Trainer`]: AdamW steps on the CPU, on a graphics card (wgpu) or on CUDA.
 //! * [`ops`]: the operations that Starling adds to Burn's backends; [`host`] holds the numerics of the CPU's.
-//! * [`codec`]: how updates are written on the wire, at memory speed.
+//! * [`codec`]: the encodings of updates on the wire, at memory speed.
 //!
-//! Training is deterministic for a given machine and number of threads; nothing that all nodes must agree on is
-//! computed here, but for [`initial_parameters`] and the codecs, which are exact everywhere.
+//! Training is deterministic for a given machine and number of threads. Nothing here must agree between nodes, except
+//! [`initial_parameters`] and the codecs, which are exact everywhere.
 
 pub mod codec;
 mod config;

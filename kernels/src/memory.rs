@@ -1,4 +1,4 @@
-//! How much memory a trainer takes, before it takes it.
+//! The memory that a trainer takes, estimated before it takes it.
 
 use crate::config::ModelConfig;
 use crate::ops::flex::block_rows;
@@ -12,7 +12,7 @@ pub struct MemoryEstimate {
     pub gradients: u64,
     /// AdamW's two moments.
     pub moments: u64,
-    /// Everything between the inputs and the loss of one micro-batch, and the buffers of its passes.
+    /// The values between the inputs and the loss of one micro-batch, and the buffers of its passes.
     pub activations: u64,
 }
 
@@ -22,10 +22,10 @@ impl MemoryEstimate {
     }
 }
 
-/// What training `model` takes in memory.
+/// The memory that training `model` takes.
 ///
-/// Activations follow the CPU's operations: what each layer keeps for its backward pass, the largest set of buffers
-/// that one backward pass has in use beside it, and the scratch of the threads.
+/// Activations follow the CPU's operations: the buffers that each layer keeps for its backward pass, the largest set of
+/// other buffers that one backward pass has in use, and the scratch of the threads.
 pub fn memory_estimate(model: &ModelConfig, options: &TrainerOptions) -> MemoryEstimate {
     let size = |elements: u64| elements.saturating_mul(4);
     let parameters = size(model.parameters());
@@ -37,7 +37,7 @@ pub fn memory_estimate(model: &ModelConfig, options: &TrainerOptions) -> MemoryE
     }
 }
 
-/// Floats; see [`memory_estimate`].
+/// Activations in floats; see [`memory_estimate`].
 fn activations(model: &ModelConfig, options: &TrainerOptions) -> u64 {
     let n = |x: usize| x as u64;
     let (d, ffn, heads, layers) = (n(model.d_model), n(model.ffn), n(model.heads), n(model.layers));

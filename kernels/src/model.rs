@@ -5,7 +5,7 @@ use crate::ops::{AttentionShape, AttentionWeights, HeadWeights, Heads, MlpWeight
 use crate::schema::{Layout, Place};
 use burn_backend::tensor::{FloatTensor, IntTensor};
 
-/// All weights, as the operations take them.
+/// All weights, in the groups that the operations take.
 pub(crate) struct Weights<B: Ops> {
     embed: FloatTensor<B>,
     layers: Vec<(AttentionWeights<B>, MlpWeights<B>)>,

@@ -1,4 +1,4 @@
-//! Where each parameter lies in the flat vector, under Hugging Face's names for Llama.
+//! The place of each parameter in the flat vector, under Hugging Face's names for Llama.
 //!
 //! Query, key and value weights of a layer are neighbours, and so are gate and up: each group is one matrix with more
 //! rows, and one product computes all of it.
@@ -73,7 +73,7 @@ impl Schema {
         self.tensors.last().map_or(0, |last| last.offset + last.len)
     }
 
-    /// BLAKE3 over names and shapes: equal exactly when flat vectors mean the same.
+    /// BLAKE3 over names and shapes: equal for two schemas exactly if their flat vectors have the same layout.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("starling schema v1");
         let number = |hasher: &mut blake3::Hasher, n: usize| {
@@ -90,7 +90,7 @@ impl Schema {
     }
 }
 
-/// The places of a model's weights as the operations take them: neighbours joined.
+/// The places of a model's weights in the groups that the operations take: neighbours joined.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub embed: Place,
@@ -100,7 +100,7 @@ pub(crate) struct Layout {
     pub output: Place,
 }
 
-/// One weight: where it starts, and its shape.
+/// The place of one weight: its first element, and its shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub offset: usize,

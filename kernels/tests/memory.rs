@@ -1,10 +1,11 @@
-//! The memory estimate against what the process really takes. Alone in its process, so that nothing else is counted.
+//! Compares the memory estimate with the memory of the process. The test has a process of its own, so that no other
+//! memory is counted.
 
 #![cfg(target_os = "linux")]
 
 use starling_kernels::{DeviceChoice, ModelConfig, TrainerOptions, initial_parameters, memory_estimate, open_trainer};
 
-/// Memory of this process in bytes: the largest so far ("VmHWM") or now ("VmRSS").
+/// Memory of this process in bytes: the peak ("VmHWM") or the current ("VmRSS").
 fn resident(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with(line)).unwrap();

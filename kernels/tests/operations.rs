@@ -1,4 +1,4 @@
-//! The fused operations against compositions of Burn's own: values and every gradient, for random shapes.
+//! Compares the fused operations with compositions of Burn's own: values and every gradient, for random shapes.
 
 use burn_backend::{AutodiffBackend, Bytes, DType};
 use burn_flex::{Flex, FlexTensor, Layout};
@@ -38,7 +38,7 @@ fn wrap<const D: usize>(tensor: burn_backend::tensor::FloatTensor<Tracked>) -> F
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
 }
 
-/// Weights one after the other in one vector, as views and as tensors of their own.
+/// Weights in one vector, as views and as separate tensors.
 struct Weights {
     shapes: Vec<Vec<usize>>,
     values: Vec<Vec<f32>>,
@@ -98,7 +98,7 @@ fn values<const D: usize>(tensor: Tensor<Flex, D>) -> Vec<f32> {
     tensor.into_data().to_vec().unwrap()
 }
 
-/// One operation, both ways: outputs, gradient of the input, gradients of the weights.
+/// The outcome of one operation: outputs, gradient of the input, gradients of the weights.
 struct Outcome {
     y: Vec<f32>,
     dx: Vec<f32>,
@@ -108,8 +108,8 @@ struct Outcome {
 fn compare(fused: &Outcome, plain: &Outcome) -> Result<(), TestCaseError> {
     let check = |what: String, a: &[f32], b: &[f32]| {
         let d = distance(a, b);
-        // Where a norm spans one or two numbers, its gradient is a small difference of large terms: f32 leaves a few
-        // 1e-5 of it. A wrong gradient is off by far more.
+        // The gradient of a norm over one or two numbers is a small difference of large terms: its error in f32 is a
+        // few 1e-5. A wrong gradient is off by far more.
         prop_assert!(d < 3e-4, "{what} differs by {d}");
         Ok(())
     };
@@ -121,7 +121,7 @@ fn compare(fused: &Outcome, plain: &Outcome) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Back-propagate `sum(y * r)` through the fused operation.
+/// Back-propagates `sum(y * r)` through the fused operation.
 fn fused(context: &Context, weights: &Weights, x: &Float<2>, y: Float<2>, r: &Float<2>) -> Outcome {
     let out = values(y.clone().inner());
     let grads = (y * r.clone().inner_tracked()).sum().backward();
@@ -204,7 +204,7 @@ proptest! {
     fn head_loss(
         seed: u64, threads in 1usize..4, rows in 1usize..150, width in 1usize..70, vocab in 2usize..300, end in 0.5f32..2.0,
     ) {
-        // One case in three ends in another operation, so that the incoming gradient is not one.
+        // One case in three ends in another operation, so that the incoming gradient differs from one.
         let end = if seed.is_multiple_of(3) { end } else { 1.0 };
         let shapes: [&[usize]; 2] = [&[width], &[vocab, width]];
         let weights = Weights::new(seed, &shapes);

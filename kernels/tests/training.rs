@@ -1,4 +1,4 @@
-//! Trainers as the node uses them.
+//! Tests trainers the way the node uses them.
 
 use starling_kernels::{
     DeviceChoice, DeviceError, DeviceKind, ModelConfig, Moments, OpenError, TrainError, Trainer, TrainerOptions,
@@ -33,7 +33,7 @@ fn options(threads: usize) -> TrainerOptions {
     }
 }
 
-/// Sequences that count by a stride modulo the vocabulary.
+/// Sequences that count in steps of a stride modulo the vocabulary.
 fn tokens(model: &ModelConfig, sequences: usize, seed: usize) -> Vec<u32> {
     let sequence = |s: usize| (0..=model.seq_len).map(move |i| (s * 5 + seed + i * (1 + s % 3)) as u32 % 17);
     (0..sequences).flat_map(sequence).collect()
@@ -148,7 +148,7 @@ fn moments_that_end_early_leave_a_new_optimizer() {
     assert_eq!(moments(&mut *trainer), (Moments { step: 0, ..state }, vec![0.0; numbers.len()]));
 }
 
-/// All that AdamW keeps, in one vector.
+/// AdamW's state, in one vector.
 fn moments(trainer: &mut dyn Trainer) -> (Moments, Vec<f32>) {
     let mut numbers = Vec::new();
     let mut take = |piece: &[f32]| {

@@ -4,8 +4,8 @@
     python tests/follower --flips SEED RECORDING... verify them, then flip single bytes, and name each
     python tests/follower --vectors FOLDER          read the vectors of protocol/vectors
 
-It needs the packages of requirements.txt beside it. What is said of each flip goes to the file RECORDING.flips. The
-status is 0 if all holds, 1 if something does not, 2 if an argument is wrong.
+It needs the packages of requirements.txt beside it. The file RECORDING.flips gets the result of each flip. The status
+is 0 if all checks hold, 1 if one does not, 2 if an argument is wrong.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from wire import Fault
 
 
 def main() -> int:
-    """Does what the arguments say; the exit status."""
+    """Runs the command of the arguments; returns the exit status."""
     parser = argparse.ArgumentParser(prog="follower", description="Verifies recordings of `starling chain export`.")
     parser.add_argument("recordings", nargs="*", type=Path, metavar="RECORDING")
     parser.add_argument("--flips", type=int, metavar="SEED", help="flip single bytes at places drawn from this seed")
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def show_vectors(folder: Path) -> bool:
-    """Reads the vectors, and says so."""
+    """Reads the vectors, and prints the result."""
     try:
         wire, codec = check_wire(folder / "wire.txt"), check_codec(folder / "codec.txt")
         made = check_made(folder / "wire.txt")
@@ -49,7 +49,7 @@ def show_vectors(folder: Path) -> bool:
 
 
 def show_recording(folder: Path, seed: int | None) -> bool:
-    """Follows a recording, and if a seed is given flips bytes of it."""
+    """Follows a recording, and with a seed flips bytes of it."""
     files, started = Recording.open(folder), time.monotonic()
     try:
         follower = follow(files)
@@ -67,7 +67,7 @@ def show_recording(folder: Path, seed: int | None) -> bool:
 
 
 def summary(files: Recording, follower: Follower) -> str:
-    """What was verified, as a sentence."""
+    """The verified parts, as a sentence."""
     record, numbers = follower.head.record, files.numbers()
     counts = ", ".join(f"{count} {what}" for what, count in follower.seen.items())
     return (f"records {numbers[0]} to {numbers[-1]} hold ({counts}); the last is round {record.round} with state "

@@ -1,4 +1,4 @@
-"""Flips single bytes of a recording, and watches whether the follower names the place."""
+"""Flips single bytes of a recording, and checks that the follower names the place."""
 
 import random
 from collections import Counter
@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 
 from follower import Follower, Recording, Refused
 
-# Flips of each kind of file: those that a run consists of, and those that a recording begins with.
+# Number of flips of each kind of file: files of the chain, and files with which a recording begins.
 OF_THE_CHAIN, OF_THE_BEGINNING = 24, 6
 CHAIN_KINDS = ("record", "certificate", "update")
 
 
 @dataclass(frozen=True)
 class Flip:
-    """One byte of one file that has another value."""
+    """A change of one byte of one file."""
 
     name: str
     at: int
     flipped: bytes
-    # Records before this one are as they were.
+    # Records before this one are unchanged.
     seq: int
 
     @property
@@ -28,7 +28,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A flip, and what the follower said; None if it noticed nothing."""
+    """A flip, and the follower's error; None if it noticed nothing."""
 
     flip: Flip
     said: Refused | None
@@ -39,12 +39,12 @@ class Outcome:
 
 
 def kind_of(name: str) -> str:
-    """record, certificate, update, manifest, chunk or spec."""
+    """The kind of a file: record, certificate, update, manifest, chunk or spec."""
     return name.rpartition(".")[2].partition("-")[0]
 
 
 def flips_of(files: Recording, seed: int) -> list[Flip]:
-    """Places in files of every kind, drawn from a seed, in the order in which a follower comes by them."""
+    """Places in files of every kind, drawn from a seed, in the order in which a follower reads them."""
     draw = random.Random(seed)
     flips = []
     for kind in sorted({kind_of(name) for name in files.names}):
@@ -59,7 +59,7 @@ def flips_of(files: Recording, seed: int) -> list[Flip]:
 
 
 def outcome_of(flip: Flip, files: Recording, before: Follower | None) -> Outcome:
-    """Follows the recording with the flip, from a follower that stands before it, to the end."""
+    """Follows the recording with the flip to its end, with a follower whose head is before the flip."""
     changed = replace(files, instead={flip.name: flip.flipped})
     try:
         follower = before.copy() if before else Follower.begin(changed)
@@ -82,7 +82,7 @@ def flip_bytes(files: Recording, seed: int) -> list[Outcome]:
 
 
 def lines_of(outcomes: list[Outcome]) -> list[str]:
-    """A line for each flip: the place, and what the follower said."""
+    """A line for each flip: the place, and the follower's error."""
     lines = []
     for outcome in outcomes:
         said = outcome.said or "nothing was noticed"
@@ -91,7 +91,7 @@ def lines_of(outcomes: list[Outcome]) -> list[str]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A row for each kind of file and rule, and whatever was missed."""
+    """A row for each kind of file and rule, and the flips that were missed."""
     keys = [(o.flip.kind, o.said.fault.section if o.said else "nothing", o.named) for o in outcomes]
     counts = sorted(Counter(keys).items())
     rows = [f"  {kind:12} {section:16} {'named' if named else 'MISSED':6} {count:4}" for (kind, section, named), count in counts]

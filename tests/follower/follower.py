@@ -1,7 +1,7 @@
 """Follows a recorded run from its first record to its last (docs/protocol/README.md, *Parts of an implementation*).
 
-A recording is a folder that `starling chain export` writes (docs/store.md, *Recordings*). Each step believes the record
-before, and refuses the next one at the first rule that does not hold.
+A recording is a folder that `starling chain export` writes (docs/store.md, *Recordings*). Each step trusts the previous
+record, and refuses the next one at the first rule that does not hold.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from wire import Fault, demand, digest
 
 
 class Refused(Exception):
-    """Where a recording breaks a rule: the files that the rule compares, and the fault."""
+    """The place at which a recording breaks a rule: the files that the rule compares, and the fault."""
 
     def __init__(self, names: list[str], fault: Fault) -> None:
         super().__init__(f"{' or '.join(names)}: {fault}")
@@ -38,7 +38,7 @@ class Recording:
         return cls(folder, frozenset(path.name for path in folder.iterdir()))
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; one that is missing is refused."""
+        """The bytes of a file; a missing file is refused."""
         self.used.add(name)
         if name in self.instead:
             return self.instead[name]
@@ -64,7 +64,7 @@ def name_of(seq: int, kind: str) -> str:
 
 @dataclass
 class Follower:
-    """What is believed after a record. A copy goes on by itself: no part is changed in place but `seen`."""
+    """The verified head and state. A copy goes on by itself: no part is changed in place except `seen`."""
 
     spec: RunSpec
     run: bytes
@@ -75,7 +75,7 @@ class Follower:
 
     @classmethod
     def begin(cls, files: Recording) -> "Follower":
-        """Believes the specification and the first record."""
+        """Begins with the specification and the first record, which it trusts."""
         with Named("spec"):
             spec, run = read_spec(files.read("spec"))
         first = min(files.numbers(), default=0)
@@ -95,12 +95,12 @@ class Follower:
         return Follower(self.spec, self.run, self.head, self.state, self.seen.copy())
 
     def advance_to(self, seq: int, files: Recording) -> None:
-        """Verifies and believes the records up to this one."""
+        """Verifies the records up to this one, and makes it the head."""
         while self.head.record.seq < seq:
             self.advance(files)
 
     def advance(self, files: Recording) -> None:
-        """Verifies and believes the next record."""
+        """Verifies the next record, and makes it the head."""
         parent, seq = self.head, self.head.record.seq + 1
         name, before, votes = name_of(seq, "record"), name_of(seq - 1, "record"), name_of(seq, "certificate")
         with Named(name):
@@ -132,7 +132,7 @@ class Follower:
         self.seen["state roots"] += 1
 
     def take_state(self, files: Recording) -> None:
-        """Takes up the first state: that of the recording's snapshot, or without one that of the genesis."""
+        """Reads the first state: that of the recording's snapshot, or without one that of the genesis."""
         record, manifest = self.head.record, name_of(self.head.record.seq, "manifest")
         if manifest in files.names:
             self.state = self.load(files, manifest)
@@ -167,14 +167,14 @@ class Follower:
 
 
 def check_genesis(spec: RunSpec, genesis: Link) -> None:
-    """That each member, the founder, is one that the run's mode allows (§6.2.3)."""
+    """Checks that the run's mode allows each member, that is, the founder (§6.2.3)."""
     ids, admission = [m.id for m in genesis.record.next.members], spec.admission
     allowed = {LIST: admission.allow, TICKET: (spec.creator,)}.get(admission.mode, ids)
     demand(all(founder in allowed for founder in ids), "§6.2.3", "the founder is not one that the run allows")
 
 
 class Named:
-    """Says of a fault which files the rule compares."""
+    """Adds to a fault the files that the rule compares."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
@@ -188,7 +188,7 @@ class Named:
 
 
 def follow(files: Recording) -> Follower:
-    """Verifies a whole recording: every record to the last, and no file beside."""
+    """Verifies a whole recording: every record to the last, and that there is no other file."""
     follower = Follower.begin(files)
     follower.advance_to(max(files.numbers()), files)
     if follower.state is None:

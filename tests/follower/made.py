@@ -1,5 +1,5 @@
-"""Records and certificates that are made here, with keys of our own, for what recorded runs seldom or never show: SKIPs,
-FORKs under other incarnations, and certificates that prove nothing."""
+"""Records and certificates that this file makes, with keys of its own, for cases that recorded runs seldom or never
+have: SKIPs, FORKs under other incarnations, and certificates that prove nothing."""
 
 import struct
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -39,7 +39,7 @@ def encode(kind: Any, value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class World:
-    """A run, three voters and a learner under incarnations 7 to 10, and a record that seats them."""
+    """A run, three voters and a learner under incarnations 7 to 10, and a record that lists them."""
 
     spec: RunSpec
     keys: tuple[Ed25519PrivateKey, ...]
@@ -53,7 +53,7 @@ class World:
         return struct.pack("<H", 3) + sender + u32(len(body)) + body + signature
 
     def vote(self, place: int, link: Link, **other: Any) -> bytes:
-        """A vote for a SKIP, but for the fields that `other` names."""
+        """A vote for a SKIP, except for the fields in `other`."""
         question = Question(link.record.seq, self.parent.digest, ON_THE_RECORD)
         value = Value(other.pop("kind", SKIP_VALUE), link.digest, 0, 0, 0, ZERO, b"")
         return self.sign(place, VOTE_TAG, Vote, replace(Vote(question, 7 + place, 2, value, True), **other))
@@ -78,7 +78,7 @@ class World:
 
 
 def world_of(vectors: Path) -> World:
-    """The world, on the specification and the record of wire.txt."""
+    """The world of the specification and the record of wire.txt."""
     lines = (line.split() for line in vectors.read_text().splitlines() if not line.startswith("#"))
     v = {name: bytes.fromhex(text) for name, text in lines}
     spec, run = read_spec(v["spec"])
@@ -97,7 +97,7 @@ def world_of(vectors: Path) -> World:
 
 
 def check_halves(parent: Link) -> None:
-    """That of four voters two are a quorum exactly if the distinguished one, who was not absent, is among them (§4.1)."""
+    """Checks that two of four voters are a quorum only with the distinguished one, which is never absent (§4.1)."""
     members = [replace(m, role=VOTER, absent=int(n == 0)) for n, m in enumerate(parent.record.next.members)]
     four = Link(replace(parent.record, next=replace(parent.record.next, members=tuple(members))), parent.digest)
     pairs = [{a.id, b.id} for a, b in combinations(members, 2) if is_quorum(four, {a.id, b.id})]
@@ -107,7 +107,7 @@ def check_halves(parent: Link) -> None:
 
 
 def check_made(vectors: Path) -> int:
-    """That each certificate is taken or refused as its section says; how many there are."""
+    """Checks that each certificate is accepted or refused as its section says; returns their number."""
     w = world_of(vectors)
     check_halves(w.parent)
     skip = read_record(encode(Record, skip_of(w.parent)))

@@ -52,7 +52,7 @@ def decode_scaled(number: int, elements: int, payload: bytes) -> Floats:
 
 
 def nibbles(elements: int, block: int, body: bytes) -> NDArray[np.int8]:
-    """The values of int4 in their order; those of a block's first half lie in low nibbles."""
+    """The values of int4 in their order; the values of a block's first half are in low nibbles."""
     packed = np.frombuffer(body, "u1")
     halves = np.stack([packed & 15, packed >> 4]).astype("i1")
     halves[halves > 7] -= 16
@@ -70,7 +70,7 @@ class Bits:
         self.bits, self.at = np.unpackbits(np.frombuffer(data, "u1"), bitorder="little").tobytes(), 0
 
     def take(self, count: int) -> int:
-        """A number of so many bits, lowest first."""
+        """A number of `count` bits, lowest first."""
         taken = self.bits[self.at : self.at + count]
         demand(len(taken) == count, "§3.1.4", "a block ends within an entry")
         self.at += count
@@ -86,7 +86,7 @@ class Bits:
 
 
 def decode_topk(k: int, elements: int, data: bytes) -> tuple[Floats, int]:
-    """A block of top-k, and how many bytes of `data` it is (§3.1.4)."""
+    """A block of top-k, and its number of bytes in `data` (§3.1.4)."""
     values = np.zeros(elements, "<f4")
     demand(len(data) >= 2, "§3.1.4", "the payload ends before its last block")
     entries = int.from_bytes(data[:2], "little")

@@ -1,4 +1,4 @@
-"""Records: their layout, what each must hold by itself and after its parent, and those that everybody builds
+"""Records: their layout, the rules for a record alone and after its parent, and the records that all nodes build alike
 (docs/protocol/2-records.md §2.2, §2.4, §2.6, §2.7)."""
 
 from dataclasses import dataclass, replace
@@ -177,7 +177,7 @@ def check_commit_alone(r: Record) -> None:
 
 
 def check_after(parent: Link, r: Record) -> None:
-    """§2.2.5; that `parent` is the parent's digest is left to the caller."""
+    """§2.2.5; the caller checks that `parent` is the parent's digest."""
     p = parent.record
     demand(r.kind != GENESIS and r.run == p.run and r.seq == p.seq + 1, "§2.2.5 rule 1", "kind, run or seq")
     demand(r.cursor >= p.cursor, "§2.2.5 rule 1", "the cursor is lower than before")
@@ -227,7 +227,7 @@ def audit(p: Record, r: Record) -> None:
 
 
 def without(live: list[Span], used: list[Span]) -> list[Span]:
-    """What is left of the live spans without the used ones, each of which must be live."""
+    """The live spans without the used ones, each of which must be live."""
     left = joined(live)
     for span in used:
         home = next((s for s in left if s.start <= span.start and span.end <= s.end), None)
@@ -240,7 +240,7 @@ def without(live: list[Span], used: list[Span]) -> list[Span]:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """Sorted spans, where those that touch are one."""
+    """Sorted spans; spans that touch become one."""
     whole: list[Span] = []
     for span in sorted(spans):
         if whole and whole[-1].end == span.start:
@@ -296,14 +296,14 @@ def fork_of(parent: Link, spec: RunSpec, signed: dict[bytes, int]) -> Record:
 
 
 def seat_in_fork(m: Member, incarnation: int) -> Member:
-    """§2.7 rule 4, but for role and lease of the next round."""
+    """§2.7 rule 4, except role and lease of the next round."""
     if m.incarnation == incarnation:
         return replace(m, absent=0, expected=True)
     return replace(m, incarnation=incarnation, role=LEARNER, upload_kbps=0, absent=0, expected=True)
 
 
 def outnumbering(voters: list[Member], newcomers: set[bytes], order: Callable[[Member], tuple[bytes, bytes]]) -> set[bytes]:
-    """The voters that are left when newcomers among others are fewer than a third (§5.5 rule 2)."""
+    """The voters that stay when newcomers among others are reduced to fewer than a third (§5.5 rule 2)."""
     new = sorted((m for m in voters if m.id in newcomers), key=lambda m: (m.since, order(m)))
     kept = len(voters)
     while 0 < len(new) < kept and 3 * len(new) >= kept:

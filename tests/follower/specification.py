@@ -168,7 +168,7 @@ def floats(value: Any) -> list[float]:
 
 
 def ranges(spec: RunSpec) -> list[tuple[str, bool]]:
-    """The rows of §2.1.3, and whether each holds. Rows that divide come after those that keep zero away."""
+    """The rows of §2.1.3, and whether each holds. Rows that divide come after the rows that exclude zero."""
     m, i, outer, a = spec.model, spec.inner, spec.outer, spec.admission
     counts = [0, *(rate.contributors for rate in outer.lr)]
     plain = all(math.isfinite(x) and math.copysign(1, x) * (x == 0) >= 0 for x in floats(astuple(spec)))

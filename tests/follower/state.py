@@ -120,7 +120,7 @@ def read_manifest(spec: RunSpec, data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def state_of(spec: RunSpec, schema: bytes, chunks: list[bytes]) -> State:
-    """The state that a snapshot's chunks make."""
+    """The state of a snapshot's chunks."""
     whole = np.frombuffer(b"".join(chunks), "<f4")
     return State(tuple(np.split(whole, len(whole) // spec.parameters)), schema)
 

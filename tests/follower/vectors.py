@@ -15,7 +15,7 @@ from wire import (B32, U16, U32, U64, Bool, BytesOf, Fault, ListOf, OneOf, Opt, 
 
 CONTROL_BYTES_MAX = 16_384
 
-# What no verifier of a recorded run reads, as the types of its fields.
+# Layouts that a verifier of a recorded run does not read, as the types of their fields.
 HEAD_REF = (B32, U64, B32)
 READY = Annotated[bytes, BytesOf(768)]
 STATEMENT = (Annotated[int, OneOf(1, 3)], B32, U64, B32)
@@ -62,7 +62,7 @@ class Revocation:
 
 
 def check_wire(path: Path) -> int:
-    """Decodes every document, and compares every digest and signature; how many lines hold."""
+    """Decodes every document, and compares every digest and signature; returns the number of lines that hold."""
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
     v = {name: bytes.fromhex(text) for name, text in lines}
     spec, run = read_spec(v["spec"])
@@ -71,7 +71,7 @@ def check_wire(path: Path) -> int:
     names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
     lineage = digest("starling fork v1", record.record.lineage, record.digest, names)
     ticket, revocation = decode(Ticket, v["ticket"], 256), decode(Revocation, v["revocation"], 256)
-    # The sample's tickets are of a run whose name is ones.
+    # The tickets of the sample are of a run whose name is ones.
     ones = bytes([1]) * 32
     terms = (ones, u64(ticket.nonce), ticket.holder or b"", u64(ticket.expires), u32(ticket.uses))
     creator = spec.creator or b""
@@ -93,7 +93,7 @@ def check_wire(path: Path) -> int:
 
 
 def check_codec(path: Path) -> int:
-    """Decodes every payload or refuses it, and encodes the floats; how many lines hold."""
+    """Decodes every payload or refuses it, and encodes the floats; returns the number of lines that hold."""
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
     for what, name, given, payload, *_ in lines:
         codec = Codec(*CODECS[name]) if name in CODECS else Codec(TOPK, int(name.removeprefix("top-")))
@@ -106,7 +106,7 @@ def unhex(text: str) -> bytes:
 
 
 def refuse_decode(codec: Codec, elements: str, payload: str) -> None:
-    """A payload that is to be refused."""
+    """Checks that a payload is refused."""
     try:
         decode_payload(codec, int(elements), unhex(payload))
     except Fault:
@@ -115,12 +115,12 @@ def refuse_decode(codec: Codec, elements: str, payload: str) -> None:
 
 
 def refuse_encode(codec: Codec, given: str, _reason: str) -> None:
-    """Floats that cannot be encoded."""
+    """Checks that floats cannot be encoded."""
     demand(encode(codec, np.frombuffer(unhex(given), "<f4")) is None, "§3.1", f"floats were encoded that cannot be: {given}")
 
 
 def both_ways(codec: Codec, given: str, payload: str) -> None:
-    """Floats and their payload. With top-k an encoder chooses what to keep: each kept one has the sign of its float."""
+    """Checks floats and their payload. A top-k encoder chooses the kept values: each has the sign of its float."""
     floats = np.frombuffer(unhex(given), "<f4")
     decoded = decode_payload(codec, len(floats), unhex(payload))
     if codec.number == TOPK:
@@ -131,11 +131,11 @@ def both_ways(codec: Codec, given: str, payload: str) -> None:
 
 
 def encode(codec: Codec, floats: Floats) -> bytes | None:
-    """The payload by §3.1.1 to §3.1.3; None if there is none."""
+    """The payload by §3.1.1 to §3.1.3; None if the floats have none."""
     if not np.isfinite(floats).all():
         return None
     if codec.number == TOPK:
-        # What to keep is an encoder's choice, and not asked here.
+        # An encoder chooses the kept values, so this payload is not checked here.
         return b"" if np.abs(floats).max() <= 2.0**120 else None
     bits = floats.view("<u4").astype("<u8")
     if codec.number == BF16:

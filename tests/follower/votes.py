@@ -70,7 +70,7 @@ class Certificate:
 
 
 def check_certificate(spec: RunSpec, parent: Link, link: Link, data: bytes) -> int:
-    """That these votes decided the record after its parent, which is believed (§4.8); how many they are."""
+    """Checks that these votes decided the record after its trusted parent (§4.8); returns their number."""
     certificate = decode(Certificate, data, 16_384)
     r = link.record
     named = (certificate.lineage, certificate.seq, certificate.record)
@@ -101,7 +101,7 @@ def check_votes(parent: Link, link: Link, certificate: Certificate) -> None:
 
 
 def is_value_of(value: Value, link: Link) -> bool:
-    """A value that is no set, in the form of §1.5.8, and names the record."""
+    """Whether a value is not a set, has the form of §1.5.8, and names the record."""
     if value.kind == COMMIT_VALUE:
         form = value.tokens > 0 and value.contributors > 0 and value.set != ZERO and value.members == b""
     else:

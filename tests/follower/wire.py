@@ -1,7 +1,7 @@
 """Digests, signatures, and layouts as dataclasses (docs/protocol/1-wire.md §1.1 to §1.3).
 
-A dataclass is a layout: its fields in their order, each with a type of §1.2.1; so is a tuple of types. `decode` reads
-nothing but the canonical form, so two values are equal exactly if their encodings are.
+A dataclass is a layout: its fields in their order, each with a type of §1.2.1. A tuple of types is a layout too.
+`decode` reads the canonical form only, so two values are equal exactly if their encodings are.
 """
 
 import functools
@@ -18,7 +18,7 @@ ZERO = bytes(32)
 
 
 class Fault(Exception):
-    """A rule that does not hold: the section that states it, and what was found."""
+    """A rule that does not hold: the section that states it, and the finding."""
 
     def __init__(self, section: str, found: str) -> None:
         super().__init__(f"{section}: {found}")
@@ -32,7 +32,7 @@ def demand(holds: bool, section: str, otherwise: str) -> None:
 
 
 def keyed(context: str, *parts: bytes) -> blake3:
-    """BLAKE3 in key-derivation mode over the parts as they are."""
+    """BLAKE3 in key-derivation mode over the concatenated parts."""
     hasher = blake3(derive_key_context=context)
     for part in parts:
         hasher.update(part)
@@ -40,7 +40,7 @@ def keyed(context: str, *parts: bytes) -> blake3:
 
 
 def digest(domain: str, *parts: bytes) -> bytes:
-    """H of §1.1: each part behind its length."""
+    """H of §1.1: each part after its length."""
     return keyed(domain, *(piece for part in parts for piece in (u64(len(part)), part))).digest()
 
 
@@ -86,14 +86,14 @@ class OneOf(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """A list with at most so many entries."""
+    """A list with a largest number of entries."""
 
     of: Any
     limit: int
 
 
 class BytesOf(NamedTuple):
-    """A `bytes` or a `text` of at most so many."""
+    """A `bytes` or a `text` with a largest length."""
 
     limit: int
 
@@ -197,7 +197,7 @@ class Envelope:
 
 
 def open_envelope(data: bytes, run: bytes, tag: int, message: type[T] | tuple[Any, ...], limit: int) -> tuple[bytes, T]:
-    """The sender and the message of an envelope that is well signed in this run (§1.5.1)."""
+    """The sender and the message of an envelope with a valid signature in this run (§1.5.1)."""
     envelope = decode(Envelope, data, limit)
     demand(envelope.version == 3, "§1.5.1", f"version {envelope.version}")
     check_signature(envelope.sender, envelope.signature, b"starling control v1" + run + envelope.sender + envelope.body)

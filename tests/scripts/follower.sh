@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Records short runs of real nodes and verifies them with the follower in tests/follower; then flips single bytes, each of
-# which has to be named. Ends with 1 if something does not hold, and is skipped where Python's packages are not to be had.
+# Records short runs of real nodes and verifies them with the follower in tests/follower. Then flips single bytes; the
+# follower has to name each. Ends with 1 if a check fails, and is skipped if Python's packages are not available.
 # STARLING_PYTHON is a Python that has them; without it they are installed beside the builds.
 # usage: follower.sh BIN_DIR OUT [SEED]
 set -euo pipefail

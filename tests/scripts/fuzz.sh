@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes every target for so many seconds with libFuzzer, on stable Rust: from the seed corpora, and from what earlier
-# runs have found. Ends with 1 when a target crashes; the input is kept beside its corpus.
+# Fuzzes every target for SECONDS with libFuzzer, on stable Rust, from the seed corpora and the inputs of earlier runs.
+# Ends with 1 if a target crashes; the input is kept beside its corpus.
 # usage: fuzz.sh SECONDS [TARGET ...]
 set -euo pipefail
 seconds=${1:?usage: fuzz.sh SECONDS [TARGET ...]}
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../../fuzz"
 cargo=${CARGO:-cargo}
 folder=${CARGO_TARGET_DIR:?the folder for builds}/fuzz
 triple=$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')
-# What cargo-fuzz would set, less the sanitizer, which stable does not have: coverage, for libFuzzer to steer by.
+# The flags of cargo-fuzz without the sanitizer, which stable does not have: coverage, which steers libFuzzer.
 coverage="-Cpasses=sancov-module -Ccodegen-units=1 --cfg fuzzing"
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
     coverage+=" -Cllvm-args=-sanitizer-coverage-$option"

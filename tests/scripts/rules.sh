@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plays docs/rules.md again. Of a row that names a test, that test has to pass, and to fail with the row's bug; of one that
-# names an invariant, the simulator has to catch the bug by it within SEEDS seeds (2000). Ends with 1 if a row does not hold.
-# Everything is built once, tests are started without cargo, and one simulator looks for all of its bugs.
+# Plays docs/rules.md again. If a row names a test, the test has to pass, and to fail with the row's bug. If it names an
+# invariant, the simulator has to catch the bug by it within SEEDS seeds (2000). Ends with 1 if a row does not hold.
+# Everything is built once, tests are started without cargo, and one simulator runs all of its bugs.
 # usage: rules.sh [BUG ...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -31,7 +31,7 @@ tell() {
     printf '%-26s %s\n' "$1" "$2"
 }
 
-# Tests, as `program name`.
+# Builds the tests, and lists them as `program name`.
 build_tests() {
     local program
     "$cargo" test --no-run --release --locked -p starling-protocol --features sim,mutations 2>&1 |

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what Starling's build ("build") and its device tests ("test") need and this machine lacks.
-# Debian and Ubuntu: installs, after saying so. Elsewhere: names the packages and goes on; the build says if they are missing.
+# Installs the packages for Starling's build ("build") and its device tests ("test") that this machine lacks. On Debian
+# and Ubuntu it says so and installs them. Elsewhere it names them and goes on; the build fails if they are missing.
 set -euo pipefail
 
-# libclang-cpp, which a Vulkan driver may bring along, is another library.
+# libclang-cpp, which a Vulkan driver may install, is another library.
 have_libclang() {
   [ -n "${LIBCLANG_PATH:-}" ] || [ "$(uname)" = Darwin ] ||
     { ldconfig -p 2>/dev/null; compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || true; } | grep -E '/libclang(-[0-9.]+)?\.so' >/dev/null

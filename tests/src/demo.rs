@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Nodes at the start.
 const NODES: usize = 4;
-/// A step forward (a round, a join) that takes longer than this on any machine means that something is broken.
+/// Longest time for one step of the demo (a round, a join): a step that takes longer on any machine is broken.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Settings of the demo.
@@ -20,7 +20,7 @@ pub struct Options {
     pub rounds: u64,
 }
 
-/// The demo under way.
+/// The state of the demo.
 pub struct Demo {
     options: Options,
     flock: Flock,
@@ -30,7 +30,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Plays the whole story. `false`: it ended, but not as promised; the table says where.
+    /// Plays the demo. Returns `false` if it came to its end but not as promised; the table says how.
     pub fn run(options: Options) -> anyhow::Result<bool> {
         let out = options.out.clone();
         if out.exists() {
@@ -62,7 +62,7 @@ impl Demo {
             }
             self.nodes.push(node);
         }
-        // Training in earnest begins when all are in.
+        // The measured time begins when all nodes contribute.
         let all_in = |e: &Value| e["contributors"].as_array().is_some_and(|c| c.len() == NODES);
         let event = self.nodes[0].wait(PATIENCE, "committed", all_in)?;
         println!("round {}: all {NODES} nodes contribute", event["round"]);
@@ -70,7 +70,7 @@ impl Demo {
         Ok(())
     }
 
-    /// SIGKILL in mid-round, at about a third of the run.
+    /// Sends SIGKILL to a node in the middle of a round, at about a third of the run.
     fn kill_one(&mut self) -> anyhow::Result<()> {
         let round = self.wait_for_round(self.options.rounds / 3)?;
         let victim = &mut self.nodes[NODES - 1];
@@ -90,7 +90,7 @@ impl Demo {
         Ok(())
     }
 
-    /// A node with nothing but a ticket, at about half of the run.
+    /// Starts a node with nothing but a ticket, at about half of the run.
     fn join_one(&mut self) -> anyhow::Result<()> {
         self.wait_for_round(self.options.rounds / 2)?;
         let ticket = self.flock.invite("node-1")?;
@@ -170,12 +170,12 @@ fn final_checkpoint(events: &[Value]) -> anyhow::Result<String> {
     Ok(found.context("node-1 wrote no final checkpoint")?.to_string())
 }
 
-/// One training thread a node: four nodes share the machine.
+/// Arguments with one training thread for each node: four nodes share the machine.
 fn node_arguments() -> Vec<String> {
     ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec()
 }
 
-/// Short rounds and few of them: a high outer rate and little momentum fit.
+/// A run file of a few short rounds, which need a high outer rate and little momentum.
 fn run_file(rounds: u64) -> String {
     include_str!("../../configs/demo.toml").replace("rounds = 150", &format!("rounds = {rounds}"))
 }

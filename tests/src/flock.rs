@@ -5,14 +5,14 @@ use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a process may take to say that it listens.
+/// The time in which a process must report that it listens.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where things are and what they have in common.
+/// The folders and common settings of a flock.
 pub struct Flock {
     /// Folder of the binaries.
     pub bin_dir: PathBuf,
-    /// Everything of this flock is below it.
+    /// The folder for everything of this flock.
     pub folder: PathBuf,
     pub run_file: PathBuf,
     pub bootstrap: Process,
@@ -20,7 +20,7 @@ pub struct Flock {
     pub address: String,
 }
 
-/// What a node is started with beside the flock's own settings.
+/// A node's options beside the flock's own settings.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
     /// Extra arguments of `starling train`.
@@ -29,22 +29,22 @@ pub struct NodeOptions {
     pub found: bool,
     /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
     pub ticket: Option<String>,
-    /// Another bootstrap peer than the flock's.
+    /// Another bootstrap peer, instead of the flock's.
     pub bootstrap: Option<String>,
-    /// Another program than `starling`.
+    /// Another program, instead of `starling`.
     pub program: Option<PathBuf>,
-    /// Another run file than the flock's.
+    /// Another run file, instead of the flock's.
     pub run_file: Option<PathBuf>,
 }
 
-/// The run file without probation, if it does not say how nodes are admitted.
+/// The run file without probation, if it does not set the admission.
 pub fn among_friends(run_toml: &str) -> String {
     let table = if run_toml.contains("[admission]") { "" } else { "\n[admission]\nprobation = 0\n" };
     format!("{run_toml}{table}")
 }
 
 impl Flock {
-    /// What a node says that is to found this run, and refuses it as wrong usage.
+    /// The message with which a node refuses to found this run, as wrong usage.
     pub fn refusal(&self, run_toml: &str) -> anyhow::Result<String> {
         let path = self.folder.join("wrong.toml");
         std::fs::write(&path, run_toml).with_context(|| format!("cannot write {}", path.display()))?;
@@ -55,8 +55,8 @@ impl Flock {
         Ok(ended.stderr)
     }
 
-    /// Starts the bootstrap peer. `run_toml` is written as the run file of all nodes; they are friends, who vote at once,
-    /// unless it says otherwise.
+    /// Starts the bootstrap peer. Writes `run_toml` as the run file of all nodes; nodes vote at once, without
+    /// probation, unless it sets the admission.
     pub fn start(bin_dir: &Path, folder: &Path, run_toml: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let run_file = folder.join("run.toml");
@@ -109,10 +109,10 @@ impl Flock {
         Process::start(name, &program, &arguments, &self.folder.join("logs"))
     }
 
-    /// Small nodes `node-0` and on, the first of which has founded.
+    /// Starts small nodes `node-0` and on; the first has founded.
     ///
     /// # Errors
-    /// A program does not start, or nothing is founded within `limit`.
+    /// If a program does not start, or the first node does not found within `limit`.
     pub fn small_nodes(&self, count: usize, limit: Duration) -> anyhow::Result<Vec<Process>> {
         let mut nodes = Vec::new();
         for n in 0..count {
@@ -141,7 +141,7 @@ impl Flock {
 }
 
 impl NodeOptions {
-    /// A node on one thread of the CPU.
+    /// The options of a node on one thread of the CPU.
     pub fn small(found: bool) -> Self {
         let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
         Self { found, arguments, ..Self::default() }

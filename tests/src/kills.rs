@@ -1,4 +1,4 @@
-//! Kill any node at any moment: the others commit again, and the killed one comes back to the same bits.
+//! Kills any node at any time: the others commit again, and the killed one comes back to the same bits.
 
 use crate::flock::{Flock, NodeOptions};
 use crate::process::Process;
@@ -21,7 +21,7 @@ pub struct Options {
     pub all: bool,
 }
 
-/// The run under way.
+/// The state of the run.
 pub struct Kills {
     flock: Flock,
     nodes: Vec<Process>,
@@ -29,10 +29,10 @@ pub struct Kills {
 }
 
 impl Kills {
-    /// Kills, restarts and measures; the text is the result.
+    /// Kills, restarts and measures; returns the result as text.
     ///
     /// # Errors
-    /// No commit in time, a node that does not come back, or two nodes that committed different states.
+    /// If no commit comes in time, a node does not come back, or two nodes committed different states.
     pub fn run(options: &Options) -> anyhow::Result<String> {
         if options.out.exists() {
             std::fs::remove_dir_all(&options.out)?;
@@ -80,7 +80,7 @@ impl Kills {
 
     fn kill_and_restart(&mut self) -> anyhow::Result<f64> {
         let victim = self.below(NODES as u64) as usize;
-        // A random moment of a round: training takes most of it, so half of the kills wait for its end.
+        // A random time in a round: training takes most of it, so half of the kills wait for its end.
         let pause = Duration::from_millis(self.below(1500));
         let witness = (victim + 1) % NODES;
         let mark = self.nodes[victim].mark();
@@ -130,8 +130,8 @@ impl Kills {
         self.nodes[n].events().first().map(|e| e["node"].clone()).context("a node says its id in every event")
     }
 
-    /// All nodes that have committed a record have committed the same state. A lone committer that was rolled back
-    /// says so; its record does not count.
+    /// Checks that all nodes that have committed a record have committed the same state. A node that committed alone
+    /// and was rolled back reports so; its record does not count.
     fn check_parity(&self) -> anyhow::Result<()> {
         let mut roots: BTreeMap<String, String> = BTreeMap::new();
         for event in self.committed() {
@@ -153,7 +153,7 @@ impl Kills {
         records.len()
     }
 
-    /// Commits of all nodes, earlier processes of the same name included (their events are on disk).
+    /// Commits of all nodes, earlier processes with the same name included (their events are on disk).
     fn committed(&self) -> Vec<Value> {
         let logs = self.flock.folder.join("logs");
         let texts =

@@ -1,24 +1,24 @@
-//! Another process's memory, changed behind its back: what a faulty memory module does.
+//! Changes another process's memory, as a faulty memory module does.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// Memory is there, or not, in pages of at least this size.
+/// Memory is mapped in pages of at least this size.
 const PAGE: usize = 4096;
-/// A process that is not at rest by then never will be.
+/// The time in which a process must stop.
 const REST: Duration = Duration::from_secs(10);
 
 /// Replaces each occurrence of `pattern`, at addresses that are multiples of four, in the writable memory of a process
-/// that we may trace (a child, or any as root). Returns how many there were.
+/// that we may trace (a child, or any process as root). Returns the number of occurrences.
 ///
-/// The process stands still meanwhile: all copies change at once, as far as it can tell.
+/// The process is stopped meanwhile, so that for it all copies change at once.
 ///
 /// # Errors
-/// The system does not let us; the process does not stop; or pattern and replacement differ in length.
+/// If the system refuses, the process does not stop, or pattern and replacement differ in length.
 pub fn replace(process: u32, pattern: &[u8], with: &[u8]) -> anyhow::Result<usize> {
     anyhow::ensure!(pattern.len() == with.len() && pattern.len() >= 4, "as many bytes as before, and at least four");
     let _stopped = Stopped::new(process)?;
@@ -31,11 +31,11 @@ pub fn replace(process: u32, pattern: &[u8], with: &[u8]) -> anyhow::Result<usiz
     Ok(replaced)
 }
 
-/// A process that goes on when this is dropped.
+/// A stopped process, which goes on when this is dropped.
 struct Stopped(Pid);
 
 impl Stopped {
-    /// Stops all threads of the process, and waits until they stand.
+    /// Stops all threads of the process, and waits until they have stopped.
     fn new(process: u32) -> anyhow::Result<Self> {
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| anyhow::anyhow!("{process} is no process"))?;
@@ -59,7 +59,7 @@ impl Drop for Stopped {
 fn all_stand(process: u32) -> anyhow::Result<bool> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
         match std::fs::read_to_string(thread?.path().join("stat")) {
-            // It may have ended since it was listed.
+            // The thread may have ended since it was listed.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             stat => {
                 if !stands(&stat?) {
@@ -71,13 +71,13 @@ fn all_stand(process: u32) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether a line of `stat` is of a stopped or ended thread. Its name, in parentheses, may hold anything.
+/// Whether a line of `stat` is of a stopped or ended thread. Its name, in parentheses, may contain any character.
 fn stands(stat: &str) -> bool {
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     matches!(state, Some('T' | 't' | 'Z' | 'X'))
 }
 
-/// The range of a line of `maps` whose memory may be read and written.
+/// The range in a line of `maps`, if its memory may be read and written.
 fn writable(line: &str) -> Option<(u64, u64)> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
@@ -91,7 +91,7 @@ fn replace_in(memory: &File, start: u64, end: u64, pattern: &[u8], with: &[u8]) 
     let (mut at, mut replaced) = (start, 0);
     while at < end {
         let room = bytes.len().min(usize::try_from(end - at)?);
-        // What was unmapped meanwhile, or cannot be read at all, holds nothing of ours; what lies behind it may.
+        // Memory that was unmapped meanwhile, or cannot be read, is skipped; the memory after it may hold the pattern.
         let read = memory.read_at(&mut bytes[..room], at).unwrap_or(0);
         let piece = &bytes[..read];
         for offset in (0..read.saturating_sub(pattern.len() - 1)).step_by(4).take_while(|offset| *offset < PIECE) {

@@ -1,10 +1,10 @@
-//! Machines of one network on one machine: a network namespace each, joined by bridges between which they can be moved,
-//! so that a network can be cut and healed without a word to the programs in it.
+//! Machines of one network on one machine: a network namespace each, joined by bridges. Machines can be moved between
+//! the bridges, so that a network can be cut and healed without the programs' knowledge.
 
 use anyhow::{Context, bail};
 use std::process::Command;
 
-/// Some namespaces and bridges; gone when dropped.
+/// Some namespaces and bridges, removed when dropped.
 pub struct Network {
     prefix: String,
     machines: usize,
@@ -12,7 +12,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Why this system cannot do it, if it cannot.
+    /// The reason why this system cannot have such a network, if it cannot.
     pub fn missing() -> Option<&'static str> {
         if !rustix::process::geteuid().is_root() {
             return Some("network namespaces need root");
@@ -21,12 +21,12 @@ impl Network {
         if !there { Some("there is no `ip` (package iproute2)") } else { None }
     }
 
-    /// `machines` on the first of `bridges`.
+    /// Makes `machines` machines on the first of `bridges` bridges.
     ///
     /// # Errors
-    /// The system refuses a namespace, a bridge or a link; what was made is taken down again.
+    /// If the system refuses a namespace, a bridge or a link; the ones already made are removed.
     pub fn new(machines: usize, bridges: usize) -> anyhow::Result<Self> {
-        // Short: the name of a link has at most 15 bytes.
+        // The name of a link has at most 15 bytes, so the prefix is short.
         let network = Self { prefix: format!("sl{:x}", std::process::id() & 0xffff), machines, bridges };
         network.take_down();
         for bridge in 0..bridges {
@@ -54,21 +54,21 @@ impl Network {
         ip(&["link", "set", &link, "up"])
     }
 
-    /// Moves a machine to another bridge: it reaches those there, and nobody else.
+    /// Moves a machine to another bridge: it reaches only the machines there.
     ///
     /// # Errors
-    /// The system refuses.
+    /// If the system refuses.
     pub fn plug(&self, machine: usize, bridge: usize) -> anyhow::Result<()> {
         ip(&["link", "set", &self.link(machine), "master", &self.bridge(bridge)])
     }
 
-    /// Lets the machine's link carry no more than `mbit` Mbit/s, either way.
+    /// Limits the machine's link to `mbit` Mbit/s in either direction.
     ///
     /// # Errors
-    /// The system refuses.
+    /// If the system refuses.
     pub fn limit(&self, machine: usize, mbit: u32) -> anyhow::Result<()> {
         let rate = format!("{mbit}mbit");
-        // A burst is what a link of that rate carries in 5 ms; the queue holds 50 ms.
+        // A burst has the bytes of 5 ms at that rate; the queue holds 50 ms.
         let burst = (mbit * 125 * 5).max(16_000).to_string();
         let shape = ["root", "tbf", "rate", &rate, "burst", &burst, "latency", "50ms"];
         let (space, inner, outer) = (self.namespace(machine), self.interface(machine), self.link(machine));
@@ -88,7 +88,7 @@ impl Network {
         format!("10.77.0.{}", machine + 1)
     }
 
-    /// The program and first arguments that run another program on the machine.
+    /// The program and first arguments that start another program on the machine.
     pub fn on(&self, machine: usize) -> [String; 4] {
         ["ip".into(), "netns".into(), "exec".into(), self.namespace(machine)]
     }
@@ -105,10 +105,10 @@ impl Network {
         format!("{}b{bridge}", self.prefix)
     }
 
-    /// Takes down what there is; what is not there is no error.
+    /// Removes namespaces and bridges; missing ones are no error.
     fn take_down(&self) {
         for machine in 0..self.machines {
-            // The links go with their namespaces.
+            // The links end with their namespaces.
             let _ = ip(&["netns", "del", &self.namespace(machine)]);
             let _ = ip(&["link", "del", &self.link(machine)]);
         }

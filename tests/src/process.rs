@@ -1,4 +1,4 @@
-//! One process under observation: its JSON events are collected, and it never outlives us.
+//! One observed process: its JSON events are collected, and it never outlives this one.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -34,8 +34,8 @@ impl Process {
         Self::spawn(name, command, folder)
     }
 
-    /// Like [`Self::start`], of a command that is prepared already. Each event gets a field `seen`: when it was read here,
-    /// in seconds since the Unix epoch.
+    /// Like [`Self::start`], with a prepared command. Each event gets a field `seen`: the time at which it was read
+    /// here, in seconds since the Unix epoch.
     pub fn spawn(name: &str, mut command: Command, folder: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let append = |extension: &str| {
@@ -82,7 +82,7 @@ impl Process {
         self.seen.events.lock().unwrap_or_else(|p| p.into_inner()).get(mark..).unwrap_or_default().to_vec()
     }
 
-    /// Number of events so far: a mark from which [`Self::wait_since`] looks on.
+    /// Number of events so far: a mark after which [`Self::wait_since`] looks.
     pub fn mark(&self) -> usize {
         self.seen.events.lock().unwrap_or_else(|p| p.into_inner()).len()
     }
@@ -90,7 +90,7 @@ impl Process {
     /// Waits for an event of that name that satisfies `accept`.
     ///
     /// # Errors
-    /// None came within `limit`, or the process ended; the error shows the last lines of its log.
+    /// If none came within `limit`, or the process ended; the error shows the last lines of its log.
     pub fn wait(&mut self, limit: Duration, event: &str, accept: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
         self.wait_since(0, limit, event, accept)
     }
@@ -120,7 +120,7 @@ impl Process {
                 let what = if ended { "the process ended" } else { "time is up" };
                 bail!("{}: no `{event}` event as expected, {what}\n{}", self.name, self.last_words());
             }
-            // Bounded, so that the end of the process is noticed too.
+            // The wait is bounded, so that the end of the process is noticed too.
             drop(self.seen.more.wait_timeout(events, left.min(Duration::from_millis(200))));
         }
     }
@@ -133,7 +133,7 @@ impl Process {
         self.exited.is_some()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.has_exited();
         self.exited
@@ -144,7 +144,7 @@ impl Process {
         self.child.id()
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         if let Ok(status) = self.child.wait() {
@@ -152,12 +152,12 @@ impl Process {
         }
     }
 
-    /// SIGTERM: asks the process to finish.
+    /// Sends SIGTERM, which asks the process to finish.
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// Any signal.
+    /// Sends any signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process(pid, signal);
@@ -195,7 +195,7 @@ impl Drop for Process {
     }
 }
 
-/// By this machine's clock.
+/// The time by this machine's clock.
 pub fn seconds_since_epoch() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
@@ -203,7 +203,7 @@ pub fn seconds_since_epoch() -> f64 {
 /// Runs a program to its end and returns its status, standard output and standard error.
 ///
 /// # Errors
-/// It cannot be started, or does not end within `limit` (it is killed then).
+/// If it cannot be started, or does not end within `limit` (it is killed then).
 pub fn run<S: AsRef<OsStr>>(program: &Path, arguments: &[S], limit: Duration) -> anyhow::Result<Finished> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -236,16 +236,16 @@ pub fn run<S: AsRef<OsStr>>(program: &Path, arguments: &[S], limit: Duration) ->
     Ok(Finished { code: status.code(), stdout: text(out), stderr: text(err) })
 }
 
-/// How a program ended.
+/// The result of a program that ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// `None`: by a signal.
+    /// The exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// On Linux the kernel ends the child when we end, however that happens.
+/// On Linux, makes the kernel end the child when this process ends, in any way.
 fn die_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call.

@@ -1,5 +1,5 @@
-//! The runs that `make follower` follows: a flock that loses nodes, gains some and splits, and a short run of each other
-//! way to average. Their chains end as recordings of `starling chain export`.
+//! The runs that `make follower` verifies: a flock that loses nodes, gains some and splits, and a short run of each
+//! other averaging mode. Their chains become recordings of `starling chain export`.
 
 use crate::flock::{Flock, NodeOptions};
 use crate::process::{Process, run};
@@ -8,11 +8,11 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A step forward that takes longer than this on any machine means that something is broken.
+/// Longest time for one step: a step that takes longer on any machine is broken.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Commits of each part of the story.
+/// Commits after each step of the flock.
 const COMMITS: usize = 4;
-/// Short runs: name, `snapshot_every`, run file.
+/// Short runs of one node: name, `snapshot_every`, run file.
 const ALONE: [(&str, u64, &str); 4] = [
     ("bf16", 1000, "[inner]\nsteps = 2\nbatch = 2\n[sync]\ncodec = \"bf16\"\n[budget]\nrounds = 4\n"),
     (
@@ -24,10 +24,10 @@ const ALONE: [(&str, u64, &str); 4] = [
     ("every-step", 4, "[inner]\nbatch = 2\n[sync]\nmode = \"every-step\"\n[budget]\nrounds = 14\n"),
 ];
 
-/// Plays all runs below `out`, which is emptied first; the folders of the recordings.
+/// Plays all runs below `out`, which is emptied first; returns the folders of the recordings.
 ///
 /// # Errors
-/// A program does not start, or does not do in time what the story says.
+/// If a program does not start, or an expected event does not come in time.
 pub fn record(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if out.exists() {
         std::fs::remove_dir_all(out).with_context(|| format!("cannot empty {}", out.display()))?;
@@ -45,7 +45,7 @@ pub fn record(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(recordings)
 }
 
-/// Four nodes; one is killed; two join; three are killed at once, so that the others fork; one leaves.
+/// Plays a flock of four nodes; one is killed; two join; three are killed at once, so that the others fork; one leaves.
 fn play_flock(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let tables = "[inner]\nsteps = 8\nbatch = 4\n[partition]\ngrace_s = 1\n[budget]\nrounds = 100000\n";
     let flock = start(bin_dir, out, "flock", tables)?;
@@ -88,7 +88,8 @@ fn start(bin_dir: &Path, out: &Path, name: &str, tables: &str) -> anyhow::Result
     Flock::start(bin_dir, &folder, &format!("name = \"{name}\"\n{head}{tables}"))
 }
 
-/// The founder, which writes a snapshot after so many commits and keeps the updates since the last but one.
+/// Starts the founder, which writes a snapshot every `snapshot_every` commits and keeps the updates since the last but
+/// one.
 fn founder(flock: &Flock, snapshot_every: u64) -> anyhow::Result<Process> {
     let config = flock.folder.join("founder.toml");
     std::fs::write(&config, format!("snapshot_every = {snapshot_every}\n"))?;
@@ -99,7 +100,7 @@ fn founder(flock: &Flock, snapshot_every: u64) -> anyhow::Result<Process> {
     Ok(node)
 }
 
-/// Waits for a commit as described, and for some more behind it.
+/// Waits for an accepted commit, and for some more after it.
 fn wait_for(node: &mut Process, accept: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
     let mark = node.mark();
     node.wait_since(mark, PATIENCE, "committed", accept)?;
@@ -110,7 +111,7 @@ fn wait_for(node: &mut Process, accept: impl Fn(&Value) -> bool) -> anyhow::Resu
     Ok(())
 }
 
-/// The chain of a node that has ended.
+/// Exports the chain of a node that has ended.
 fn export(flock: &Flock, node: &str, to: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(to.parent().context("recordings lie in a folder")?)?;
     let (home, output) = (flock.home(node).to_string_lossy().into_owned(), to.to_string_lossy().into_owned());

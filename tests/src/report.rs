@@ -5,14 +5,14 @@ use plotters::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Something to mark in the picture.
+/// An event to mark in the picture.
 pub struct Happening {
     pub round: u64,
     pub seconds: f64,
     pub what: String,
 }
 
-/// What one node's events add up to.
+/// The sums of one node's events.
 pub struct NodeRow {
     pub name: String,
     pub alive: bool,
@@ -21,12 +21,12 @@ pub struct NodeRow {
     pub tokens: u64,
     pub bytes_sent: u64,
     pub state_root: String,
-    /// Of the last five rounds, those that it contributed to.
+    /// The number of the last five rounds that it contributed to.
     pub of_last_five: usize,
 }
 
 impl NodeRow {
-    /// From a node's `--json` events.
+    /// Sums up a node's `--json` events.
     pub fn from_events(name: &str, alive: bool, events: &[Value]) -> Self {
         let committed: Vec<&Value> = events.iter().filter(|e| e["event"] == "committed").collect();
         let me = events.iter().find_map(|e| e["node"].as_str()).unwrap_or_default();
@@ -46,7 +46,7 @@ impl NodeRow {
     }
 }
 
-/// Everything that the demo shows at its end.
+/// The contents of the report.
 pub struct Report {
     rows: Vec<NodeRow>,
     happenings: Vec<Happening>,
@@ -94,7 +94,8 @@ impl Report {
         (value(self.validation.first()), value(self.validation.last()))
     }
 
-    /// Equal hashes on live nodes, each in at least 3 of the last 5 rounds, and a loss below the order-1 entropy.
+    /// Whether live nodes have equal hashes and contributed to 3 of the last 5 rounds, and the loss is below the
+    /// order-1 entropy.
     pub fn as_promised(&self) -> bool {
         let mut alive = self.rows.iter().filter(|r| r.alive);
         let Some(first) = alive.next() else { return false };
@@ -103,7 +104,7 @@ impl Report {
         equal && busy && self.first_and_last_validation().1 < self.order1_entropy
     }
 
-    /// The table and what goes with it.
+    /// The table and the notes below it.
     pub fn text(&self) -> String {
         let mut out = format!(
             "{:8} {:8} {:>7} {:>10} {:>11}  {:>7}  state\n",

@@ -1,5 +1,5 @@
-//! One AdamW, twice: the trainer's own, on each node, and the protocol's on everybody's mean gradient. They come to nearly
-//! the same parameters, and leave the same ones without weight decay.
+//! Compares two AdamWs: the trainer's own, on each node, and the protocol's on the mean gradient of all nodes. They
+//! come to nearly the same parameters, and to exactly the same ones without weight decay.
 
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
 use starling_node::config::run_file::{RunFile, model_config, trainer_options};
@@ -25,14 +25,14 @@ fn spec(model: &str) -> RunSpec {
 
 const SMALL: &str = "preset = \"0.1m\"\nd_model = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nffn = 48\nseq_len = 16";
 
-/// The head that the step of this round stands on.
+/// The head from which the step of this round starts.
 fn parent(spec: &RunSpec, round: u64) -> Record {
     let me = starling_protocol::NodeId([1; 32]);
     let genesis = succession::genesis(spec.digest(), spec, (me, 1), 7, Digest::default()).expect("a sound run");
     Record { round: round - 1, ..genesis }
 }
 
-/// Sequences that count by a stride.
+/// Sequences that count in steps of a stride.
 fn tokens(model: &ModelConfig, sequences: usize, seed: usize) -> Vec<u32> {
     let sequence = |s: usize| (0..=model.seq_len).map(move |i| (s * 5 + seed * 11 + i * (1 + s % 3)) as u32 % 256);
     (0..sequences).flat_map(sequence).collect()

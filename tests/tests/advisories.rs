@@ -1,8 +1,8 @@
-//! What we build from: no version with a known hole, no banned crate, no licence that we have not accepted.
+//! Checks the dependencies: no version with a known hole, no banned crate, no licence that we have not accepted.
 //!
-//! Advisory databases may be out of reach where this runs, and the public one lacks the network stack's newest entries,
-//! so the floor is kept here by hand. `deny.toml` says the same to `cargo deny`; the tests read it, so that it holds
-//! where that tool is not installed.
+//! Advisory databases may be out of reach where this test runs, and the public one lacks the network stack's newest
+//! entries, so the floor is kept here by hand. `deny.toml` has the same rules for `cargo deny`; the tests read it, so
+//! that they hold where that tool is not installed.
 
 mod repository;
 
@@ -10,7 +10,7 @@ use cargo_metadata::semver::Version;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// A crate and the release lines of it that are sound.
+/// A crate and its sound release lines.
 struct Floor {
     name: &'static str,
     /// First sound version of each line that has one, rising. A version is sound when it is not below the newest of
@@ -69,7 +69,7 @@ fn locked(lock: &str) -> Vec<(String, Version)> {
     packages.iter().map(|package| (text(package, "name"), version(package))).collect()
 }
 
-/// Every locked version below its floor, in words.
+/// Every locked version below its floor, as text.
 fn below_floor(lock: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (name, version) in locked(lock) {
@@ -86,7 +86,7 @@ fn banned<'a>(lock: &str, names: &'a BTreeSet<String>) -> Vec<&'a str> {
     names.iter().filter(|name| locked.contains(*name)).map(String::as_str).collect()
 }
 
-/// Whether a licence expression can be met with the accepted licences. Old manifests write `/` for OR.
+/// Whether the accepted licences satisfy a licence expression. Old manifests write `/` for OR.
 fn accepted(expression: &str, licences: &BTreeSet<String>) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     // An exception only adds permissions, so it may be accepted by name or be left out.

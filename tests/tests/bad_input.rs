@@ -1,4 +1,4 @@
-//! What a person can get wrong: each gets one clear message and its exit code, within seconds, and nothing is lost.
+//! Mistakes of a user: each gets one clear message and its exit code, within seconds, and nothing is lost.
 
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Finished, run};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// "Within seconds", with room for a busy machine.
+/// "Within seconds", with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Bench {
@@ -55,7 +55,7 @@ impl Bench {
         self.starling(&arguments)
     }
 
-    /// The chain of `home` is exported once to a folder, and to one that can be made.
+    /// Checks that the chain of `home` is exported once to a folder, and only to a folder that can be made.
     fn exports(&self) {
         let (home, to) = (self.text("home"), self.text("recording"));
         let export = |home: &str, to: &str| self.starling(&["chain", "export", "--home", home, "--output", to]);
@@ -88,7 +88,7 @@ fn binary(name: &str) -> PathBuf {
     built_binaries().expect("the folder of this test").join(name)
 }
 
-/// One message on standard error with all of `words`, that exit code, no panic.
+/// Checks for one message on standard error with all of `words`, that exit code, and no panic.
 fn refused(finished: &Finished, code: i32, words: &[&str]) {
     assert_eq!(finished.code, Some(code), "exit code; it said: {}", finished.stderr);
     for word in words {
@@ -163,7 +163,7 @@ fn a_folder_keeps_to_its_run_and_its_process() {
     assert!(finished.stdout.contains("checkpoint"), "{}", finished.stdout);
     let checkpoint = bench.path("home/checkpoints/round-000002");
 
-    // Another run in the same folder: the differing key is named, and the folder is as before.
+    // With another run in the same folder the message names the differing key, and the folder is as before.
     bench.write("other.toml", &run_toml("").replace("batch = 2", "batch = 4"));
     refused(&bench.train(&["--run", &bench.text("other.toml")]), 3, &["inner.batch"]);
     let verified = bench.starling(&["checkpoint", "verify", &checkpoint.to_string_lossy()]);
@@ -199,7 +199,7 @@ fn a_second_process_in_one_folder_is_refused() {
     refused(&export, 6, &[&home, &node.id().to_string(), "stop"]);
     assert!(!bench.path("recording").exists());
 
-    // The first one did not notice.
+    // The first node was not disturbed.
     let mark = node.mark();
     node.wait_since(mark, LIMIT, "committed", |_| true).expect("it goes on");
     node.terminate();

@@ -1,6 +1,7 @@
-//! Members that lie, on real processes: `starling-byzantine` (`make byzantine`) joins a flock of honest nodes as a member like any
-//! other and does one thing that no honest program does. The honest say what it was, blame the one who did it, and go on.
-//! And strangers that lie: it never joins, and moves nobody. Of those there is more in `configs/lab/full/byzantine-*.toml`.
+//! Lying members, in real processes: `starling-byzantine` (`make byzantine`) joins a flock of honest nodes as a member
+//! and does one thing that no honest program does. The honest nodes report it, blame the member that did it, and go on.
+//! Lying strangers: `starling-byzantine` never joins, and moves no node. `configs/lab/full/byzantine-*.toml` has more
+//! of these.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -11,23 +12,23 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// What every program with the hooks prints when it starts.
+/// The text that every program with the hooks prints when it starts.
 const MARK: &[u8] = b"starling byzantine build";
 const HONEST: usize = 3;
-/// Newcomers of which one at least must be served damaged state.
+/// Number of newcomers, at least one of which must be served damaged state.
 const NEWCOMERS: usize = 6;
-/// Rounds for which a stranger is listened to.
+/// Rounds for which the honest nodes hear a stranger.
 const ROUNDS: u64 = 8;
 
-/// What honest nodes say of it.
+/// The report of honest nodes about a liar.
 enum Shown {
-    /// An attempt fails because of it, for a reason with one of these words.
+    /// An attempt fails because of the liar, for a reason with one of these words.
     Blamed(Vec<&'static str>),
     /// Two statements that contradict each other.
     Evidence,
 }
 
-/// The program that lies; nothing, and the reason is printed, if it is not built.
+/// The program that lies; `None`, with the reason printed, if it is not built.
 fn program() -> Option<PathBuf> {
     let program = built_binaries().expect("the folder of this test").join("starling-byzantine");
     if !program.exists() {
@@ -52,7 +53,7 @@ fn the_shipped_program_has_none_of_it() {
     }
 }
 
-/// Three honest nodes that all vote, and whoever joins them.
+/// Three honest nodes that all vote, and the liars that join them.
 struct Bench {
     flock: Flock,
     honest: Vec<Process>,
@@ -77,7 +78,7 @@ impl Bench {
         Self { flock, honest, _folder: folder }
     }
 
-    /// A member that lies like this from its first contribution on, and its id.
+    /// Starts a member that lies in this mode from its first contribution on; returns it and its id.
     fn liar(&self, program: &Path, mode: &str) -> (Process, String) {
         let mut options = NodeOptions { program: Some(program.to_path_buf()), ..NodeOptions::small(false) };
         options.arguments.extend(["--byzantine".to_owned(), mode.to_owned()]);
@@ -86,7 +87,7 @@ impl Bench {
         (liar, id)
     }
 
-    /// After `marks` each honest node commits what the others have contributed to, without `liar`.
+    /// Checks that after `marks` each honest node commits a record of the others' contributions, without `liar`.
     fn go_on_without(&mut self, marks: &[usize], liar: &str) {
         for (node, mark) in self.honest.iter_mut().zip(marks) {
             let without = |e: &Value| !contributed(e, liar) && contributors(e) >= HONEST;
@@ -98,12 +99,12 @@ impl Bench {
         self.honest.iter().map(Process::mark).collect()
     }
 
-    /// One liar comes, is shown for what it is, and the honest go on without it.
+    /// Lets a liar join; the honest nodes report it and go on without it.
     fn meets(&mut self, program: &Path, mode: &str, shown: &Shown) {
         let marks = self.marks();
         let (mut liar, id) = self.liar(program, mode);
         match shown {
-            // Who gets nothing of it to see hears of it from the others.
+            // Nodes that do not meet the lie themselves hear of it from the others.
             Shown::Blamed(words) => {
                 let fits = |why: &str| words.iter().any(|words| why.contains(words));
                 let says = |e: &Value| e["suspect"] == *id && e["reason"].as_str().is_some_and(fits);
@@ -136,7 +137,7 @@ impl Bench {
         since.filter(|e| e["event"] == "attempt_failed" || e["event"] == "refused").collect()
     }
 
-    /// One liar comes and is averaged like any other.
+    /// Lets a liar join, which is averaged like any other member.
     fn takes_in(&mut self, program: &Path, mode: &str) {
         let marks = self.marks();
         let (mut liar, id) = self.liar(program, mode);
@@ -151,7 +152,7 @@ impl Bench {
         self.go_on_without(&marks, &id);
     }
 
-    /// All honest nodes have committed the same, and what they learn is finite.
+    /// Checks that all honest nodes have committed the same states, and that their losses are finite.
     fn assert_sound(&self) {
         let mut roots = BTreeMap::new();
         for event in self.honest.iter().flat_map(Process::events).filter(|e| e["event"] == "committed") {
@@ -195,8 +196,8 @@ fn owners_refuse_what_no_program_sends() {
 fn owners_go_on_without_who_stalls() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("owners");
-    // One never opens a stream that fits, the other sends next to nothing on it. Its own engine is as patient as the
-    // others', or less: they have measured how slow it is. When it gives up first, its streams end.
+    // The first liar never opens a fitting stream; the second sends next to nothing on it. A liar's engine is as
+    // patient as the others', or less: they have measured how slow it is. If it gives up first, its streams end.
     bench.meets(&program, "wrong-round", &Shown::Blamed(vec!["nothing has moved"]));
     bench.meets(&program, "stall", &Shown::Blamed(vec!["nothing has moved", "ended early"]));
     bench.assert_sound();
@@ -206,15 +207,15 @@ fn owners_go_on_without_who_stalls() {
 fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("owners");
-    // Far beyond the others it counts for three of them, and the other way round like anybody.
+    // A liar with huge values counts as three of the others at most; one with a flipped sign counts like any member.
     bench.takes_in(&program, "huge");
     bench.takes_in(&program, "sign-flip");
-    // State that does not fit its hash is refused, and taken from another.
+    // State that does not fit its hash is refused, and fetched from another node.
     let (mut liar, id) = bench.liar(&program, "bad-chunk");
     for node in &mut bench.honest {
         node.wait(LIMIT, "committed", |e| contributed(e, &id)).expect("it contributes");
     }
-    // Each newcomer meets the liar first; chance decides whether it knows somebody else by the time it asks.
+    // Each newcomer meets the liar first; chance decides whether it knows another node by the time it asks.
     let address = liar.wait(LIMIT, "listening", |_| true).expect("it listens")["address"].clone();
     let mut newcomers = Vec::new();
     let met = (0..NEWCOMERS).any(|n| {
@@ -234,7 +235,7 @@ fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
     bench.assert_sound();
 }
 
-/// Whatever somebody says who is no member, the flock goes on where it was.
+/// A stranger may send anything; the flock goes on from the same head.
 #[test]
 fn who_is_no_member_moves_nobody() {
     let Some(program) = program() else { return };

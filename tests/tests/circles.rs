@@ -1,8 +1,8 @@
-//! No circles between files: no file uses what uses it, directly or through others.
+//! No circles between files: no file uses a file that uses it, directly or through others.
 //!
-//! An arrow runs from a file that imports a name, or writes a path to it, to the file that defines the name. A re-export
-//! alone makes no arrow, so a module's file may declare its parts and hand on what they define. Calls of methods are not
-//! seen, nor is what only tests use.
+//! An arrow runs from a file that imports a name, or writes a path to it, to the file that defines the name. A
+//! re-export alone makes no arrow, so a module's file may declare its parts and re-export their names. The check does
+//! not see calls of methods, and ignores code for tests only.
 
 mod repository;
 
@@ -10,18 +10,18 @@ use repository::Source;
 use repository::code::{code_of, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Imports of imports are followed so far; the compiler has excluded circles of them.
+/// Most imports of imports that the check follows; the compiler has excluded circles of them.
 const STEPS_MAX: usize = 16;
 
-/// What a name stands for inside a module.
+/// The meaning of a name inside a module.
 enum Name {
-    /// Something that the module itself defines.
+    /// An item that the module itself defines.
     Item,
-    /// Something else by its path.
+    /// An import, by its path.
     Import(Vec<String>),
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
@@ -31,20 +31,20 @@ enum Target {
 
 #[derive(Default)]
 struct Module {
-    /// Number of the file that it is written in.
+    /// Number of the module's file.
     file: usize,
     parent: Option<usize>,
     /// The modules that it declares, by number.
     parts: BTreeMap<String, usize>,
-    /// All its other names: one may be that of a part too.
+    /// All its other names; one may also be the name of a part.
     names: BTreeMap<String, Name>,
-    /// Modules whose names are all imported.
+    /// Modules from which it imports all names.
     globs: Vec<Vec<String>>,
-    /// Imports for its own use, and all paths in its code, of one segment too.
+    /// Imports for its own use, and all paths in its code, including those of one segment.
     uses: BTreeSet<Vec<String>>,
 }
 
-/// The modules of all crates, and the files that they are written in.
+/// The modules of all crates, and their files.
 #[derive(Default)]
 struct Tree {
     files: Vec<String>,
@@ -55,10 +55,10 @@ struct Tree {
 type Arrows<'a> = BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<String>>>;
 
 impl Tree {
-    /// Reads the modules of each `lib.rs` and `main.rs` below a folder `src`, without those for tests alone.
+    /// Reads the modules of each `lib.rs` and `main.rs` below a folder `src`, without modules for tests alone.
     ///
     /// # Errors
-    /// A module that is declared, and whose file is not among the sources.
+    /// If a declared module has no file among the sources.
     fn of(sources: &[Source]) -> Result<Self, String> {
         let texts: BTreeMap<&str, &str> = sources.iter().map(|s| (s.path.as_str(), s.text.as_str())).collect();
         let mut tree = Self::default();
@@ -88,8 +88,8 @@ impl Tree {
         self.modules.len() - 1
     }
 
-    /// What the path leads to from inside a module; nothing if to another crate. `inside`: the path goes on from there,
-    /// so that it leads to a module.
+    /// The target of the path from inside a module; none if it is in another crate. With `inside` the path goes on, so
+    /// that it must lead to a module.
     fn find(&self, from: usize, path: &[String], inside: bool, steps: usize) -> Option<Target> {
         let mut at = from;
         for (place, segment) in path.iter().enumerate() {
@@ -98,7 +98,7 @@ impl Tree {
                 "self" => Target::Module(at),
                 "super" => Target::Module(self.modules[at].parent?),
                 name => match self.look_up(at, name, inside || place + 1 < path.len(), steps) {
-                    // A macro made the name, where none of the module's own code does.
+                    // A name that the module's code does not define comes from a macro.
                     None if place > 0 => Target::Item(self.modules[at].file),
                     found => found?,
                 },
@@ -111,7 +111,7 @@ impl Tree {
         Some(Target::Module(at))
     }
 
-    /// What a name stands for in a module, whose part and item may have one name.
+    /// The target of a name in a module; a part and an item of the module may have one name.
     fn look_up(&self, at: usize, name: &str, inside: bool, steps: usize) -> Option<Target> {
         let steps = steps.checked_sub(1)?;
         let module = &self.modules[at];
@@ -154,7 +154,7 @@ fn folder_of(path: &str) -> &str {
     own.unwrap_or(path.trim_end_matches(".rs"))
 }
 
-/// Reads the code of one file, token by token.
+/// Reads the code of one file, a token at a time.
 struct Reader<'a> {
     tokens: Vec<&'a str>,
     at: usize,
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         Self { tokens, at: 0 }
     }
 
-    /// The token so far from the next one.
+    /// The token at this distance from the next one.
     fn peek(&self, ahead: usize) -> &'a str {
         self.tokens.get(self.at + ahead).copied().unwrap_or_default()
     }
@@ -186,12 +186,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes the names and uses of a module and of the modules within it. Returns the modules that have files of their
-    /// own: the module that declares each, and its name.
+    /// own: the number of the module that declares each, and its name.
     fn read(&mut self, tree: &mut Tree, module: usize) -> Vec<(usize, String)> {
         let mut declared = Vec::new();
-        // The modules that are open, and the depth of braces inside each.
+        // The open modules, and the depth of braces inside each.
         let mut within = vec![(module, 0)];
-        // An attribute `path` names a file of another crate for the next module.
+        // Whether an attribute `path` names a file of another crate for the next module.
         let mut elsewhere = false;
         while let (false, Some((module, depth))) = (self.peek(0).is_empty(), within.last_mut()) {
             let (token, next) = (self.peek(0), self.peek(1));
@@ -221,14 +221,14 @@ impl<'a> Reader<'a> {
                     within.push((inner, 0));
                     self.at += 2;
                 }
-                // As a lifetime, `static` comes after a quote.
+                // The lifetime `static` comes after a quote, and is no item.
                 "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static"
                     if *depth == 0 && is_name(next) && self.before() != "'" =>
                 {
                     here.names.insert(next.to_owned(), Name::Item);
                 }
                 "macro_rules" => drop(here.names.insert(self.peek(2).to_owned(), Name::Item)),
-                // Fields, methods, and names that are given here are no uses.
+                // Fields, methods, and names that are declared here are no uses.
                 name if !is_name(name) || next == ":" || [".", "::", "fn", "mod", "let"].contains(&self.before()) => {}
                 _ => drop(here.uses.insert(self.path())),
             }
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
         declared
     }
 
-    /// The path that begins here; ends at its last segment.
+    /// Reads the path that begins here; stops at its last segment.
     fn path(&mut self) -> Vec<String> {
         let mut path = vec![self.peek(0).to_owned()];
         while self.peek(1) == "::" && is_name(self.peek(2)) {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
         path
     }
 
-    /// Hands each path of an import, and the name that it gets, to `found`; `*` for all names of the path.
+    /// Calls `found` with each path of an import and the name that it gets; `*` for all names of the path.
     fn imports(&mut self, before: &[String], found: &mut impl FnMut(&[String], &str)) {
         let mut path = before.to_vec();
         loop {
@@ -289,7 +289,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Circles of a graph: each with all files that reach each other.
+/// Circles of a graph: sets of files that all reach each other.
 fn circles<'a>(arrows: &Arrows<'a>) -> BTreeSet<BTreeSet<&'a str>> {
     let reach = |from: &'a str| {
         let mut seen = BTreeSet::new();
@@ -320,7 +320,7 @@ fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// The circles, each with what ties it.
+/// The circles, and the names that make the arrows of each.
 fn complaints(sources: &[Source]) -> Result<Vec<String>, String> {
     let tree = Tree::of(sources)?;
     let arrows = tree.arrows();
@@ -361,7 +361,7 @@ mod injected {
         files.iter().map(|(name, text)| Source { path: path(name), text: (*text).to_owned() }).collect()
     }
 
-    /// What is wrong with a crate of these files, without `.rs`.
+    /// The complaints about a crate of these files, whose names are without `.rs`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let found = complaints(&sources(files)).unwrap();
         found.into_iter().filter(|line| line.starts_with("  ")).map(|line| line.replace("c/src/", "")).collect()

@@ -1,5 +1,5 @@
-//! A citation is the section sign with a number, in a source, a document or a configuration. It names a heading of the
-//! specification, so that a reader finds the rule.
+//! Checks citations. A citation is the section sign with a number, in a source, a document or a configuration. It names
+//! a heading of the specification, so that a reader finds the rule.
 
 mod repository;
 
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 /// The folder of the specification.
 const SPECIFICATION: &str = "docs/protocol/";
 
-/// Pages that comments named before the specification was in the repository, or that never were in it.
+/// Pages that older comments named, and that are not in the repository.
 const GONE: &[&str] = &["protocol.md", "algorithms.md", "design.md", "foundations.md"];
 
-/// Numbers of the specification's headings, such as `4.3.2`, and the file of each.
+/// Numbers of the specification's headings, such as `4.3.2`, with the file of each.
 type Sections = BTreeMap<String, String>;
 
-/// The number that `text` begins with, such as `4.3.2`; empty if none.
+/// The number at the beginning of `text`, such as `4.3.2`; empty without one.
 fn number(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text[..end].trim_end_matches('.')
@@ -24,7 +24,7 @@ fn number(text: &str) -> &str {
 /// Collects the headings' numbers.
 ///
 /// # Errors
-/// A chapter whose heading has another chapter's number, and a number that two headings have.
+/// If a chapter's heading has another chapter's number, or two headings have one number.
 fn sections(sources: &[Source]) -> Result<Sections, String> {
     let mut found = Sections::new();
     for source in sources.iter().filter(|s| s.path.starts_with(SPECIFICATION)) {
@@ -44,7 +44,7 @@ fn sections(sources: &[Source]) -> Result<Sections, String> {
     Ok(found)
 }
 
-/// What is wrong with the citations of one file.
+/// The wrong citations of one file.
 fn complaints(source: &Source, sections: &Sections, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (at, line) in source.text.lines().enumerate() {
@@ -79,7 +79,7 @@ fn complaints(source: &Source, sections: &Sections, exists: impl Fn(&str) -> boo
     found
 }
 
-/// The chapter that stands last in this text, if nothing but section numbers come after it.
+/// The last chapter file that this text names, if only section numbers follow it.
 fn named_file(before: &str) -> Option<String> {
     let end = before.rfind(".md")? + ".md".len();
     let rest = before[end..].trim_start_matches(['`', ')', ']', ',', ' ', '\u{a7}', '.']);
@@ -88,7 +88,7 @@ fn named_file(before: &str) -> Option<String> {
     (follows && !number(name).is_empty()).then(|| name.to_owned())
 }
 
-/// Whether the line names this page, and not one whose name is longer.
+/// Whether the line names this page, and not a page whose longer name ends in it.
 fn names(line: &str, page: &str) -> bool {
     line.match_indices(page).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -96,7 +96,7 @@ fn names(line: &str, page: &str) -> bool {
     })
 }
 
-/// The path that this text begins with.
+/// The path at the beginning of this text.
 fn path(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"-_./".contains(c)).unwrap_or(text.len());
     text[..end].trim_end_matches('.')
@@ -115,7 +115,8 @@ fn joined(folder: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// Constants that a row names behind a source file, as `` `deadline.rs` `FAR_BEATS` ``, and that this file does not define.
+/// Constants that a row names after a source file, as `` `deadline.rs` `FAR_BEATS` ``, and that the file does not
+/// define.
 fn strayed(row: &str, sources: &[Source]) -> Vec<String> {
     let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
     let mut found = Vec::new();
@@ -156,7 +157,7 @@ fn all_citations_lead_somewhere() {
     assert!(sections.contains_key("4.8.2") && sections.len() > 100, "the specification is found");
     let root = repository::root();
     let of = |source| complaints(source, &sections, |path| root.join(path).is_file());
-    // This file names the pages that are gone.
+    // This file itself names the missing pages.
     let found: Vec<String> = sources.iter().filter(|s| !s.path.ends_with("tests/citations.rs")).flat_map(of).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

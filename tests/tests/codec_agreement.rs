@@ -1,6 +1,6 @@
-//! One wire format, two implementations on the CPU: protocol's scalar specification and kernels' codecs. They write the same
-//! bytes, refuse the same vectors, accept the same payloads, and decode them to the same bits. `codec_device.rs` has the
-//! third, on a device.
+//! Two implementations of one wire format on the CPU: protocol's scalar specification and kernels' codecs. They write
+//! the same bytes, refuse the same vectors, accept the same payloads, and decode them to the same bits.
+//! `codec_device.rs` tests the third, on a device.
 
 mod vectors;
 
@@ -17,7 +17,7 @@ fn encode_fast(kind: CodecKind, src: &[f32]) -> Result<Vec<u8>, String> {
     said(fast::encode(kind, src, &mut bytes)).map(|()| bytes)
 }
 
-/// Checks that both CPU implementations encode alike, and decode what they encoded alike.
+/// Checks that both CPU implementations encode alike, and decode their payload alike.
 fn check_vector(src: &[f32]) {
     for (codec, kind) in FIXED {
         let bytes = encode_scalar(codec, src);
@@ -28,8 +28,8 @@ fn check_vector(src: &[f32]) {
     }
 }
 
-/// Checks that both CPU implementations say the same of a payload and decode it to the same bits; returns whether they
-/// took it.
+/// Checks that both CPU implementations accept or refuse a payload alike and decode it to the same bits; returns
+/// whether they accepted it.
 fn check_payload(codec: Codec, kind: CodecKind, bytes: &[u8], elements: usize) -> bool {
     let before: Vec<f32> = (0..elements).map(|i| i as f32 * 0.37 - 40.0).collect();
     let (mut a, mut b) = (before.clone(), before.clone());
@@ -102,7 +102,7 @@ fn hostile_bytes_get_the_same_answer() {
                 if bytes.is_empty() {
                     continue;
                 }
-                // Half of the edits go to the scales, which random places would seldom hit.
+                // Half of the edits are in the scales, which random places would seldom hit.
                 let within = if what % 2 == 0 { bytes.len() } else { (2 * elements.div_ceil(256)).max(1) };
                 let at = place.index(within.min(bytes.len()));
                 bytes[at] = [*byte, 0x80, 0, 0xff][*what];
@@ -132,7 +132,7 @@ fn every_scale_gets_the_same_answer() {
     }
 }
 
-/// Both implementations of top-k on one vector, and on its payload with some bit wrong or its end missing.
+/// Checks both implementations of top-k on one vector, and on its payload with a wrong bit or without its end.
 fn check_topk(k: usize, src: &[f32], bend: usize) {
     let (mut specified, mut bytes) = (Vec::new(), vec![0xa5; 3]);
     let verdict = said(scalar::topk::encode(k, src, &mut specified));
@@ -178,7 +178,7 @@ proptest! {
     ) {
         check_topk(k, &src, bend);
         check_topk(k, &sparse, bend);
-        // Many equal magnitudes: of these the first are kept.
+        // Many magnitudes are equal; an encoder keeps the first of these.
         let levelled: Vec<f32> = sparse.iter().map(|x| x.round()).collect();
         check_topk(k, &levelled, bend);
     }

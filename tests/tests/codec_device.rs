@@ -1,8 +1,8 @@
-//! Device kernels against the specification: the same bytes, the same refusals, and decoded the same bits.
+//! Compares device kernels with the specification: the same bytes, the same refusals, and the same decoded bits.
 //!
-//! The suite runs on each device there is: the first graphics adapter, a software one too, and the first of CUDA where the
-//! build has it (`--features cuda`). What is missing prints SKIPPED and why; with `STARLING_REQUIRE_DEVICE` set it fails
-//! unless there is one.
+//! The suite runs on each available device: the first graphics adapter, also a software one, and the first CUDA device
+//! if the build has CUDA (`--features cuda`). A missing device prints SKIPPED and why. With `STARLING_REQUIRE_DEVICE`
+//! set the suite fails without any device.
 
 mod vectors;
 
@@ -17,10 +17,10 @@ use starling_protocol::run::Codec;
 use starling_protocol::update;
 use vectors::{EXPONENTS, FIXED, bits, encode_scalar, said, ties, vectors};
 
-/// Elements that the codec sends to a device at once: vectors beyond take several batches.
+/// Elements that the codec sends to a device at once; longer vectors take several batches.
 const BATCH: usize = 1 << 22;
 
-/// What there is, with a line on stderr for what there is not.
+/// The available devices; prints a line on stderr for each missing one.
 fn devices() -> Vec<DeviceCodec> {
     let mut found = Vec::new();
     for choice in [DeviceChoice::Wgpu(0), DeviceChoice::Cuda(0)] {
@@ -37,7 +37,7 @@ fn devices() -> Vec<DeviceCodec> {
     found
 }
 
-/// What the codec said of its input; a device that failed fails the test.
+/// The codec's verdict on its input; a device that failed fails the test.
 fn verdict<T>(result: Result<T, DeviceCodecError>) -> Result<T, String> {
     match result {
         Ok(done) => Ok(done),
@@ -61,12 +61,12 @@ fn words(seed: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Floats of any bits but NaN: a sum to which payloads are added may have overflowed.
+/// Floats of any bits but NaN: a sum to which payloads are added may have become infinite.
 fn any_floats(seed: u64, count: usize) -> Vec<f32> {
     words(seed).map(f32::from_bits).filter(|x| !x.is_nan()).take(count).collect()
 }
 
-/// Checks that the device says the same of a payload as the specification, and decodes it to the same bits.
+/// Checks that the device accepts or refuses a payload as the specification does, and decodes it to the same bits.
 fn check_payload(device: &DeviceCodec, codec: Codec, kind: CodecKind, bytes: &[u8], before: &[f32]) {
     let (mut a, mut b) = (before.to_vec(), before.to_vec());
     let specified = said(scalar::decode(codec, bytes, &mut a));
@@ -134,7 +134,7 @@ fn every_bf16_is_rounded_and_read_alike() {
     for device in devices() {
         let finite: Vec<f32> = (0..=u16::MAX).map(|b| f32::from_bits(u32::from(b) << 16)).collect();
         let finite: Vec<f32> = finite.into_iter().filter(|x| x.is_finite()).collect();
-        // At and next to each bf16, and each middle of two.
+        // Values at and next to each bf16, and at the middle between two.
         for low in [0u32, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
             let src: Vec<f32> = finite.iter().map(|x| f32::from_bits(x.to_bits() | low)).collect();
             let src: Vec<f32> = src.into_iter().filter(|x| x.abs().to_bits() <= 0x7f7f_7fff).collect();
@@ -145,7 +145,7 @@ fn every_bf16_is_rounded_and_read_alike() {
     }
 }
 
-/// All scales there are, each with all integers: in two batches, the second of which ends within a block.
+/// All scales, each with all integers: in two batches, the second of which ends within a block.
 #[test]
 fn every_product_is_exact() {
     for device in devices() {
@@ -164,7 +164,7 @@ fn every_product_is_exact() {
     }
 }
 
-/// Sums at every distance of exponents, that cancel, that overflow, that are subnormal, that are ties.
+/// Sums of every distance of exponents, and sums that cancel, overflow, are subnormal, or are ties.
 #[test]
 fn sums_are_rounded_alike() {
     for device in devices() {
@@ -266,7 +266,7 @@ fn an_update_is_written_in_chunks() {
             let mut back = vec![0.0; src.len()];
             update::decode(codec, &bytes, &mut back).unwrap();
             assert!(src.iter().zip(&back).all(|(a, b)| (a - b).abs() <= 0.005 / levels), "{kind:?}");
-            // The same vector as one payload, read in batches.
+            // The device reads the same vector as one payload, in batches.
             let bytes = encode(&device, kind, &src).unwrap();
             assert!(bytes == encode_scalar(codec, &src).unwrap(), "{kind:?}");
             check_payload(&device, codec, kind, &bytes, &src);
@@ -278,7 +278,7 @@ fn an_update_is_written_in_chunks() {
     }
 }
 
-/// Checks that the device writes what the specification writes of a vector, or refuses it alike, and then reads it alike.
+/// Checks that the device encodes or refuses a vector as the specification does, and then decodes it alike.
 fn check_topk(device: &DeviceCodec, k: usize, src: &[f32]) {
     let (mut specified, mut bytes) = (Vec::new(), vec![0xa5; 3]);
     let said = said(scalar::topk::encode(k, src, &mut specified));
@@ -302,7 +302,7 @@ fn check_topk_payload(device: &DeviceCodec, k: usize, bytes: &[u8], before: &[f3
     assert!(specified.is_ok() || bits(&b) == bits(before), "a refused payload leaves no trace");
 }
 
-/// Vectors of any values, sparse ones, and ones of many equal magnitudes, of which the first are kept.
+/// Checks vectors of any values, sparse vectors, and vectors with many equal magnitudes, of which the first are kept.
 #[test]
 fn the_same_largest_are_kept() {
     for device in devices() {
@@ -319,7 +319,7 @@ fn the_same_largest_are_kept() {
     }
 }
 
-/// Magnitudes so far apart that their sums in f64 are rounded, in each way: levels are the same to the last bit.
+/// Magnitudes so far apart that their sums in f64 are rounded, in each direction: levels are the same to the last bit.
 #[test]
 fn levels_are_the_same_means() {
     for device in devices() {
@@ -330,7 +330,7 @@ fn levels_are_the_same_means() {
             let src: Vec<f32> = (0..12 * 4096 + 1777)
                 .map(|i| {
                     let exponent = (lowest + word() % (spread + 1)).min(246);
-                    // In some blocks few bits, so that sums meet ties.
+                    // Some blocks have values with few bits, so that sums meet ties.
                     let fraction = word() & if (i / 4096) % 3 == 0 { 0x0070_0003 } else { 0x007f_ffff };
                     f32::from_bits((word() & 0x8000_0000) | exponent << 23 | fraction)
                 })
@@ -352,7 +352,7 @@ fn every_short_block_is_coded() {
             }
             check_topk(&device, 64, &vec![-0.0; n]);
             check_topk(&device, 64, &vec![f32::from_bits(0x007f_ffff); n]);
-            // At and just below the smallest level; the largest, and what is above it.
+            // The smallest level and just below it; the largest, and above it.
             check_topk(&device, 64, &vec![2f32.powi(-100); n]);
             check_topk(&device, 64, &vec![2f32.powi(-100).next_down(); n]);
             check_topk(&device, 64, &vec![-(2f32.powi(120)); n]);

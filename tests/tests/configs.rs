@@ -1,5 +1,5 @@
-//! The files in `configs/`: each loads as what its name says, the reference ones list every key with its default and a
-//! word about it, and a key that does not exist is refused with the nearest right one.
+//! Checks the files in `configs/`: each loads as the kind that its name says; the reference files list every key with
+//! its default and a comment; and a key that does not exist is refused with the nearest right one.
 
 mod repository;
 
@@ -15,9 +15,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A key that no file knows, and that is near none.
+/// A key that no file knows, and that is near no known key.
 const NOBODYS_KEY: &str = "qqqqqqqqqqqqqqqq";
-/// The least that a run file holds.
+/// The least run file.
 const MINIMAL_RUN: &str = "name = \"my-run\"\n";
 
 fn config(name: &str) -> (PathBuf, String) {
@@ -39,7 +39,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     config_file::parse(text, Path::new("FILE"))
 }
 
-/// The keys that a table of `T` knows, from what is said about one that it does not; `None` if it is no table.
+/// The keys that a table of `T` knows, from the error for an unknown one; `None` if it is no table.
 fn known<T: DeserializeOwned>(before: &str, table: &str) -> Option<Vec<String>> {
     let header = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
     match parse::<T>(&format!("{before}{header}{NOBODYS_KEY} = 1\n")) {
@@ -51,7 +51,7 @@ fn known<T: DeserializeOwned>(before: &str, table: &str) -> Option<Vec<String>> 
     }
 }
 
-/// Keys of a file, `table.key` below a table, switched on or commented out; each with whether its paragraph says a word
+/// Keys of a file, `table.key` below a table, active or commented out; each with whether its paragraph has a comment
 /// about it.
 fn keys(text: &str) -> Vec<(String, bool)> {
     let (mut found, mut table, mut explained) = (Vec::new(), String::new(), false);
@@ -75,7 +75,7 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// What is wrong with a reference file: keys that it leaves out, that do not exist, or that it does not explain.
+/// The errors of a reference file: keys that it leaves out, that do not exist, or that it does not explain.
 fn complaints<T: DeserializeOwned>(text: &str, before: &str) -> Vec<String> {
     let mut expected = BTreeSet::new();
     for key in known::<T>(before, "").expect("the top of a file is a table") {
@@ -166,7 +166,7 @@ fn gaps_in_a_reference_are_found() {
     assert_eq!(complaints::<RunFile>(&silent, MINIMAL_RUN), ["seed stands without a word"]);
 }
 
-/// One person's nodes vote at once; who knows nobody does not.
+/// The nodes of one person vote at once; the nodes of an open run do not.
 #[test]
 fn probation_is_for_open_runs_and_not_for_the_demo() {
     let probation = |text: &str| parse::<RunFile>(text).expect("it parses").admission.probation();

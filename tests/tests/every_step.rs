@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Rounds of some 15 ms: whoever comes while the first few are over takes part in most, also on a busy machine.
+/// Rounds of some 15 ms: a node that joins during the first few takes part in most, also on a busy machine.
 const ROUNDS: u64 = 300;
 
 /// A flock whose run file begins with `top` and ends with `tables`.
@@ -34,7 +34,7 @@ fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
 
-/// One state for each record, over all that the nodes of this flock have said, former processes too.
+/// Checks that each record has one state, in all events of this flock's nodes, those of former processes too.
 fn assert_parity(flock: &Flock) {
     let mut roots = BTreeMap::new();
     for file in std::fs::read_dir(flock.folder.join("logs")).expect("logs").flatten() {
@@ -48,7 +48,7 @@ fn assert_parity(flock: &Flock) {
     assert!(!roots.is_empty(), "something was committed");
 }
 
-/// Steps go on in which so many contribute, and each of these nodes says so.
+/// Waits until each of these nodes commits a step with so many contributors.
 fn together(nodes: &mut [Process], count: usize) {
     for node in nodes {
         let mark = node.mark();
@@ -75,7 +75,7 @@ fn two_nodes_train_to_the_end_and_hold_one_state() {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let (first, end) = (mean(&losses[..5]), mean(&losses[losses.len() - 5..]));
     assert!(end < first - 1.0, "the loss falls: {first} to {end}");
-    // The state that is left has all three vectors, and the record's root.
+    // The last state has all three vectors, and the record's root.
     let checkpoints = flock.home("node-1").join("checkpoints");
     let folder = std::fs::read_dir(&checkpoints).expect("a checkpoint").flatten().next().expect("one").path();
     let starling = flock.bin_dir.join("starling");
@@ -90,7 +90,7 @@ fn killed_damaged_and_new_nodes_come_to_the_same_state() {
     let mut nodes = flock.small_nodes(3, LIMIT).expect("nodes");
     nodes[0].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("all contribute");
     together(&mut nodes, 3);
-    // Right after it has offered a gradient, which the others wait for.
+    // The node dies right after it has offered a gradient, for which the others wait.
     let mark = nodes[2].mark();
     nodes[2].wait_since(mark, LIMIT, "trained", |_| true).expect("it trains");
     nodes[2].kill();
@@ -98,13 +98,13 @@ fn killed_damaged_and_new_nodes_come_to_the_same_state() {
     nodes[2] = flock.node("node-2", &NodeOptions::small(false)).expect("a node");
     nodes[2].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("it contributes again");
     together(&mut nodes, 3);
-    // Nothing on its disk but a ticket.
+    // The new node has nothing but a ticket.
     let ticket = flock.invite("node-0").expect("a ticket");
     let joins = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     nodes.push(flock.node("node-3", &joins).expect("a node"));
     nodes[3].wait(LIMIT, "committed", |e| contributors(e) == 4).expect("it contributes");
     together(&mut nodes, 4);
-    // Every chunk of a state is damaged, those of the second moment among them.
+    // Every chunk of a state is damaged, including those of the second moment.
     nodes[1].kill();
     let damaged = damage(&flock.home("node-1"));
     assert!(damaged >= 3, "{damaged} chunks");
@@ -119,7 +119,7 @@ fn killed_damaged_and_new_nodes_come_to_the_same_state() {
     }
 }
 
-/// Flips a bit of every chunk of a stopped node; their number.
+/// Flips a bit of every chunk of a stopped node; returns the number of chunks.
 fn damage(home: &Path) -> usize {
     let mut folders: Vec<PathBuf> = vec![home.to_path_buf()];
     let mut count = 0;

@@ -1,5 +1,5 @@
-//! What `starling checkpoint export` writes is what Python's `safetensors` package reads, and what `starling chain export`
-//! writes is what the follower in Python verifies.
+//! Checks exports: Python's `safetensors` package reads the file of `starling checkpoint export`, and the follower in
+//! Python verifies the files of `starling chain export`.
 
 use serde_json::Value;
 use starling_protocol::{update, wire};
@@ -21,7 +21,7 @@ rows = [[n, list(t.shape), str(t.dtype), int(t.view("<u4").astype("u8").sum())] 
 print(json.dumps(rows))
 "#;
 
-/// The same, from the file's own bytes: a length, a header in JSON, the values.
+/// The same rows from the file's own bytes: a length, a header in JSON, the values.
 fn rows(file: &Path) -> Vec<Value> {
     let bytes = std::fs::read(file).expect("the file");
     let (length, rest) = bytes.split_at(8);
@@ -40,7 +40,7 @@ fn rows(file: &Path) -> Vec<Value> {
     rows
 }
 
-/// A Python that has these packages.
+/// A Python that has these packages, if there is one.
 fn python(packages: &str) -> Option<PathBuf> {
     let python = PathBuf::from(std::env::var("STARLING_PYTHON").unwrap_or_else(|_| "python3".into()));
     let has = run(&python, &["-c", &format!("import {packages}")], LIMIT);
@@ -83,7 +83,7 @@ fn python_reads_an_exported_checkpoint() {
     assert_eq!(read.code, Some(0), "{}", read.stderr);
     let theirs: Vec<Value> = serde_json::from_str(&read.stdout).expect("rows");
     assert_eq!(theirs, rows(&to));
-    // Two blocks of nine, the embedding and the last norm.
+    // Two blocks of nine tensors, the embedding and the last norm.
     assert_eq!(theirs.len(), 20, "{theirs:?}");
     assert_eq!(theirs[0][0], "model.embed_tokens.weight");
 }

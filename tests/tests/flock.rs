@@ -1,4 +1,4 @@
-//! Real nodes on loopback: train together, lose one, gain one, lose all.
+//! Real nodes on loopback: they train together, lose one, gain one, and lose all.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -35,7 +35,7 @@ fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
 
-/// State roots by record, over all events of these nodes: one each.
+/// Checks that each record has one state root, over all events of these nodes.
 fn assert_parity(nodes: &[&Process]) {
     let mut roots = BTreeMap::new();
     for event in nodes.iter().flat_map(|n| n.events()).filter(|e| e["event"] == "committed") {
@@ -54,7 +54,7 @@ fn final_root(node: &Process) -> String {
 
 #[test]
 fn two_nodes_train_and_end_with_equal_state() {
-    // Long enough for the second to come in, whatever the machine's pace.
+    // The run is long enough for the second node to join, at any pace of the machine.
     let (_folder, flock) = flock(ROUNDS);
     let mut first = flock.node("first", &NodeOptions::small(true)).expect("a node");
     first.wait(LIMIT, "founded", |_| true).expect("it founds");
@@ -96,13 +96,13 @@ fn the_killed_are_left_behind_and_come_back() {
     nodes[2] = flock.node("node-2", &NodeOptions::small(false)).expect("a node");
     nodes[2].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("it contributes again");
 
-    // Nothing but a ticket: no run file, no text, an empty disk.
+    // The guest has nothing but a ticket: no run file, no text, an empty disk.
     let ticket = flock.invite("node-1").expect("a ticket");
     let by_ticket = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 4).expect("the guest contributes");
 
-    // Now all of them at once.
+    // Now all nodes are killed at once.
     nodes.push(guest);
     let round = |node: &Process| {
         let events = node.events();

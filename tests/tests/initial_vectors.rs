@@ -1,4 +1,4 @@
-//! Schemas and initial parameters, which the crate with the models makes, against the vectors for other programs
+//! Compares the schemas and initial parameters of the crate with the models with the vectors for other programs
 //! (`docs/protocol/2-records.md` §2.8.2, §2.8.5).
 
 use serde_json::Value;

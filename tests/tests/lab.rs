@@ -1,4 +1,4 @@
-//! The lab is killed in the middle of a scenario: nothing that it made outlives it, and it plays in the same folder again.
+//! Kills the lab in the middle of a scenario: nothing that it made outlives it, and it plays again in the same folder.
 #![cfg(target_os = "linux")]
 
 use starling_tests::flock::built_binaries;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// For whatever a busy machine may take its time for.
+/// Longest time for one step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -48,7 +48,7 @@ fn nothing_outlives_a_lab_that_is_killed_and_the_next_one_clears_its_files() {
     assert_eq!(second.code, Some(0), "{}{}", second.stdout, second.stderr);
     assert!(!out.join("short/nodes").exists(), "the nodes' folders, of both runs, are gone");
 
-    // What was on a disk of its own is there for whoever asks why a scenario is red.
+    // A failed scenario keeps the files of a node's own disk, so that its failure can be examined.
     write(&scenario, 1, "max_gap_s = 0\n");
     let red = run(&lab, &play, LIMIT).expect("the lab ends");
     assert_eq!(red.code, Some(1), "{}{}", red.stdout, red.stderr);
@@ -76,7 +76,7 @@ fn wait(mut until: impl FnMut() -> bool, what: &str) {
     }
 }
 
-/// A process, told from a later one with the same number by when it began.
+/// A process. The time of its start distinguishes it from a later one with the same number.
 #[derive(Debug)]
 struct Made {
     id: u32,
@@ -102,7 +102,7 @@ struct Stat {
     began: String,
 }
 
-/// Fields 3, 4 and 22 of proc(5)'s `stat`; the second one, a name in brackets, may hold anything.
+/// Fields 3, 4 and 22 of proc(5)'s `stat`; the second field, a name in brackets, may contain any character.
 fn stat(id: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -122,7 +122,7 @@ fn namespace_of(id: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{id}/ns/net")).ok()
 }
 
-/// All below `root`, without itself.
+/// All descendants of the process `root`.
 fn descendants(root: u32) -> Vec<Made> {
     let all: Vec<(u32, Stat)> = everybody().into_iter().filter_map(|id| Some((id, stat(id)?))).collect();
     let mut known = vec![root];

@@ -1,11 +1,12 @@
-//! Who may depend on whom. The rules are data, checked on what cargo resolves, and checked themselves on injected edges.
+//! Checks which crate may depend on which. The rules are data; they hold for cargo's resolution, and find injected
+//! edges.
 
 mod repository;
 
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Our crates, and which of ours each may name in its manifest.
+/// Our crates, and those of ours that each may name in its manifest.
 const OURS: &[(&str, &[&str])] = &[
     ("starling-protocol", &[]),
     ("starling-kernels", &[]),
@@ -50,7 +51,7 @@ const OURS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates outside, by name or by prefix (`*`), and who alone may name them in a manifest.
+/// Crates of others, by name or by prefix (`*`), and the only crates of ours that may name them in a manifest.
 const RESERVED: &[(&str, &[&str])] = &[
     ("burn*", &["starling-kernels"]),
     ("cubecl*", &["starling-kernels"]),
@@ -67,7 +68,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What must be nowhere among the crates that a crate of ours is built from.
+/// Crates that must not be among those that a crate of ours is built from.
 const UNREACHABLE: &[(&str, &[&str])] = &[
     ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels"]),
     ("starling-protocol", &["tokio*", "libp2p*", "rocksdb", "cubecl*", "burn*", "rand", "metrics*"]),
@@ -78,9 +79,9 @@ const UNREACHABLE: &[(&str, &[&str])] = &[
 /// The dependencies of a workspace, by name.
 #[derive(Default)]
 struct Graph {
-    /// Each of our crates with all that its manifest names, whatever the kind.
+    /// Each of our crates with all crates that its manifest names, of any kind.
     named: BTreeMap<String, BTreeSet<String>>,
-    /// Each of our crates with all that it is built from: normal and build dependencies, and theirs.
+    /// Each of our crates with all crates that it is built from: normal and build dependencies, and theirs.
     built_from: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -109,7 +110,7 @@ impl Graph {
         graph
     }
 
-    /// Every broken rule, in words.
+    /// Every broken rule, as text.
     fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
         let ours: BTreeMap<&str, &[&str]> = OURS.iter().copied().collect();
@@ -132,7 +133,7 @@ impl Graph {
         for (name, patterns) in UNREACHABLE {
             for dependency in self.built_from.get(*name).into_iter().flatten() {
                 if patterns.iter().any(|pattern| matches(pattern, dependency)) {
-                    found.push(format!("{name} is built from {dependency}, through whatever it depends on"));
+                    found.push(format!("{name} is built from {dependency}, through its dependencies"));
                 }
             }
         }
@@ -154,7 +155,7 @@ fn the_workspace_keeps_its_layers() {
     for (name, _) in OURS {
         assert!(graph.named.contains_key(*name), "{name} is no member of the workspace any more: adjust OURS");
     }
-    // Were the graph empty, nothing could be found in it.
+    // An empty graph would pass every check.
     assert!(graph.built_from["starling-kernels"].contains("cubecl-runtime"));
     assert!(graph.built_from["starling-node"].contains("librocksdb-sys"));
     assert!(graph.built_from["starling-bootstrap"].contains("libp2p-core"));
@@ -208,7 +209,7 @@ fn injected_indirect_dependencies_are_found() {
     for dependency in ["wgpu-core", "cubecl-runtime", "burn-flex", "rocksdb", "librocksdb-sys"] {
         assert_eq!(
             injected("starling-bootstrap", "serde", dependency),
-            [format!("starling-bootstrap is built from {dependency}, through whatever it depends on")]
+            [format!("starling-bootstrap is built from {dependency}, through its dependencies")]
         );
     }
     assert_eq!(injected("starling-protocol", "serde", "rand").len(), 1);

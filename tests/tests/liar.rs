@@ -1,5 +1,5 @@
-//! A member that contradicts itself, on real nodes: a peer of a few lines that speaks the protocol with a key of its own
-//! and is let in like any other, and then tells one node this and another one that.
+//! A member that equivocates, among real nodes: a small peer that speaks the protocol with a key of its own, joins like
+//! any other, and then sends two nodes different READYs for one round.
 
 use serde_json::Value;
 use starling_bootstrap::addresses::split;
@@ -28,7 +28,7 @@ struct Liar {
     run: Digest,
     spec: Vec<u8>,
     boot: u64,
-    /// The newest record that a peer has told of, and who told.
+    /// The newest head that a peer has sent, and the peer.
     told: Option<(Head, NodeId)>,
 }
 
@@ -55,7 +55,7 @@ impl Liar {
         self.net.send_control(to, wire::seal(&self.signer, &self.run, message).expect("of good form"));
     }
 
-    /// Answers what comes for a while: greets, and tells that it stands where others stand.
+    /// Answers events for some time: sends Hellos, and Heads that repeat the newest head.
     async fn go_on(&mut self, time: Duration) {
         let deadline = tokio::time::Instant::now() + time;
         while let Ok(Some(event)) = tokio::time::timeout_at(deadline, self.events.recv()).await {
@@ -88,7 +88,7 @@ impl Liar {
         self.say(peer, &Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot, incarnation: boot }));
     }
 
-    /// The newest record, as whoever told of it has it.
+    /// The newest record, from the peer that sent its head.
     async fn record(&self) -> Option<Record> {
         let (head, from) = self.told.as_ref()?;
         let request = FetchRequest::Records { from_seq: head.seq, max: 1 };
@@ -98,7 +98,7 @@ impl Liar {
         wire::decode_record(&links.first()?.0).ok()
     }
 
-    /// Asks to be let in until a record lists it.
+    /// Asks to join until a record lists it.
     async fn become_member(&mut self) -> Record {
         loop {
             self.go_on(Duration::from_millis(300)).await;
@@ -118,7 +118,7 @@ impl Liar {
         }
     }
 
-    /// A READY of good form after this record; `payload` names what was never trained.
+    /// A well-formed READY after this record; `payload` names a contribution that was never trained.
     fn ready(&self, record: &Record, payload: u8) -> Message {
         let lease = *record.lease_of(&self.signer.id()).expect("every member has one");
         Message::Ready(Ready {
@@ -142,8 +142,8 @@ impl Liar {
         })
     }
 
-    /// One READY to `first`, another for the same round to `second`, and then to `second` what the first was told. Goes on
-    /// as if nothing had been, and does it again: rounds are so short that one may be over before it is heard.
+    /// Sends one READY to `first`, another for the same round to `second`, and then the first one to `second` too. Then
+    /// it joins again and repeats this: rounds are so short that one may be over before its READY arrives.
     async fn lie(&mut self, first: NodeId, second: NodeId) {
         loop {
             let record = self.become_member().await;
@@ -197,7 +197,7 @@ fn said_by(node: &mut Process, event: &str, field: &str) -> String {
     event[field].as_str().expect("text").to_owned()
 }
 
-/// Two contributions for one round, told to two nodes: shown by all, and the liar is removed for good.
+/// Two nodes get different contributions for one round: all nodes hold the evidence, and the liar is removed for good.
 #[test]
 fn who_tells_two_nodes_two_things_is_shown_by_all_and_removed() {
     let (_folder, flock) = flock();
@@ -215,14 +215,14 @@ fn who_tells_two_nodes_two_things_is_shown_by_all_and_removed() {
     });
     let lying = runtime.spawn(async move { timeout(LIMIT, peer.lie(first, second)).await });
 
-    // What one has found out, all know.
+    // All nodes learn of the evidence that one has found.
     for node in &mut nodes {
         let shown =
             node.wait(LIMIT, "evidence", |e| e["against"] == *liar && e["what"] == "ready").expect("it is shown");
         let envelopes = ["first", "second"].map(|which| shown[which].as_str().expect("hex").to_owned());
         assert_ne!(envelopes[0], envelopes[1]);
     }
-    // It was a member, is one no more, and the three go on.
+    // The liar was a member and is none any more, and the three go on.
     let was_member = |e: &Value| e["members"] == 4;
     assert!(nodes[0].events().iter().any(|e| e["event"] == "committed" && was_member(e)), "it was let in");
     for (n, node) in nodes.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! A fork of a flock that meets it again: it gives way, and what it has learned is merged once
+//! A fork that meets its flock again: it gives way, and its difference is merged once
 //! (`docs/protocol/7-merging.md` §7.4).
 
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn flock(folder: &Path, name: &str) -> Flock {
         .expect("a bootstrap peer")
 }
 
-/// Waits until all of these commit as so many voters, three times.
+/// Waits until each of these nodes has committed three times with so many voters.
 fn train(nodes: &mut [Process], voters: usize) {
     for node in nodes {
         let mut mark = node.mark();
@@ -47,7 +47,7 @@ fn merges(node: &Process) -> Vec<(String, u64)> {
     merged.map(|e| (e["lineage"].to_string(), e["round"].as_u64().unwrap_or_default())).collect()
 }
 
-/// What the nodes have told, but for each step of their work: how a meeting went cannot be seen from its end.
+/// The nodes' events, except those of each step of their work: the end of a meeting does not show its course.
 fn story(nodes: &[Process]) -> String {
     let work = ["step", "phase", "trained", "attempt_started", "committed", "validated"];
     let telling = |e: &&Value| !work.iter().any(|name| e["event"] == *name);
@@ -69,16 +69,16 @@ fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
         first.push(node(name, &here, &[]).expect("a node"));
     }
     train(&mut first, 3);
-    // Two of three keep the quorum, and go on for longer than the one that is gone.
+    // Two of three keep the quorum, and go on for longer than the fork will.
     first[0].kill();
     train(&mut first[1..], 2);
     first.iter_mut().for_each(Process::kill);
-    // The one goes on as a fork by its operator's order, with a newcomer, where nobody hears of the others.
+    // The founder goes on as a fork by its operator's order, with a newcomer, without contact to the others.
     let mut gone = vec![node("founder", &elsewhere.address, &["--force-lineage"]).expect("a node")];
     let lineage = gone[0].wait(LIMIT, "forked", |_| true).expect("it forks")["lineage"].clone();
     gone.push(node("fourth", &elsewhere.address, &[]).expect("a node"));
     train(&mut gone, 2);
-    // Killed: who leaves in good order has no vote in the last record, and keeps nothing.
+    // The fork is killed: a member that leaves in good order has no vote in the last record, and keeps no difference.
     gone.iter_mut().for_each(Process::kill);
     let mut nodes = vec![node("second", &here, &[]).expect("a node"), node("third", &here, &[]).expect("a node")];
     train(&mut nodes, 2);
@@ -90,7 +90,7 @@ fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
             panic!("the fork's work comes in: {e}\n{}", story(&nodes));
         }
     }
-    // All four go on, as one flock.
+    // All four nodes go on, as one flock.
     let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();
     for (node, mark) in nodes.iter_mut().zip(&marks) {
         let whole = |e: &Value| e["lineage"] == winner && e["voters"] == 4;
@@ -107,7 +107,7 @@ fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
         rounds.extend(merged);
     }
     assert_eq!(rounds.len(), 1, "in one round: {rounds:?}");
-    // Both forms of the status tell of it.
+    // Both forms of the status report the merge.
     let merged_in = rounds.first().expect("one").1;
     let mut weights = Vec::new();
     for name in ["second", "third"] {
@@ -124,7 +124,7 @@ fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
         !weights.is_empty() && weights.iter().all(|tokens| *tokens > 0),
         "who contributed knows what it counted for"
     );
-    // Who came before it was merged has kept it, who came later had nothing to keep, and both have nothing left.
+    // A node that joined before the merge kept the difference; one that joined later had none; now neither has one.
     let kept = |node: &Process| node.events().into_iter().find(|e| e["event"] == "difference_kept");
     let kept: Vec<Value> = nodes[2..].iter().filter_map(kept).collect();
     assert!(!kept.is_empty(), "somebody offered it");

@@ -1,4 +1,4 @@
-//! Real nodes on loopback whose updates go to owners, with codecs that leave things out.
+//! Real nodes on loopback whose updates go to owners, with codecs that have error feedback.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A flock whose run file has this `[sync]` table; no end of rounds.
+/// A flock whose run file has this `[sync]` table, and no budget.
 fn flock(sync: &str) -> (TempDir, Flock) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String =
@@ -31,14 +31,14 @@ fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
 
-/// Nodes `node-0` and on, the first of which founds, once all of them contribute.
+/// Starts nodes `node-0` and on, the first of which founds; returns them once all contribute.
 fn nodes(flock: &Flock, count: usize) -> Vec<Process> {
     let mut nodes = flock.small_nodes(count, LIMIT).expect("nodes");
     nodes[0].wait(LIMIT, "committed", |e| contributors(e) == count).expect("all contribute");
     nodes
 }
 
-/// One state for each record, over all events of these nodes.
+/// Checks that each record has one state, over all events of these nodes.
 fn assert_parity(nodes: &[Process]) {
     let mut roots = BTreeMap::new();
     for event in nodes.iter().flat_map(Process::events).filter(|e| e["event"] == "committed") {
@@ -72,7 +72,8 @@ fn four_nodes_learn_in_four_bits_and_lose_one_in_mid_round() {
     };
     together(&mut nodes, 4);
     for victim in [3, 1] {
-        // As soon as it has something to send: the others have begun to wait for its parts, or for its sums.
+        // The victim dies as soon as it has something to send: the others have begun to wait for its parts, or its
+        // sums.
         let mark = nodes[victim].mark();
         nodes[victim].wait_since(mark, LIMIT, "trained", |_| true).expect("it trains");
         nodes[victim].kill();
@@ -92,11 +93,11 @@ fn four_nodes_learn_in_four_bits_and_lose_one_in_mid_round() {
         node.terminate();
         assert!(node.wait_exit(LIMIT).expect("it ends").success(), "{}", node.last_words());
     }
-    // What was left out is kept for the next start.
+    // The residuals are kept for the next start.
     assert!(has_residuals(&flock, "node-0"));
 }
 
-/// Whether there are any on the node's disk, wherever it keeps its private state.
+/// Whether the node's disk has residuals, anywhere in its private state.
 fn has_residuals(flock: &Flock, name: &str) -> bool {
     let mut folders = vec![flock.home(name)];
     while let Some(folder) = folders.pop() {

@@ -1,5 +1,5 @@
-//! Real nodes on loopback that meet in pairs between the steps of a round; one stands still in the middle of an exchange, and
-//! one is killed.
+//! Real nodes on loopback that meet in pairs between the steps of a round. One is stopped in the middle of an exchange,
+//! and one is killed.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn all_contribute(nodes: &mut [Process], count: usize) {
     }
 }
 
-/// Waits until one of the others says that it went on without the victim, for one of these reasons; the event.
+/// Waits until another node reports that it went on without the victim, for one of these reasons; returns the event.
 fn gone_without(nodes: &[Process], marks: &[usize], victim: &str, reasons: &[&str]) -> Value {
     let fits = |e: &Value| {
         let reason = e["alone"].as_str().is_some_and(|reason| reasons.contains(&reason));
@@ -61,7 +61,7 @@ fn gone_without(nodes: &[Process], marks: &[usize], victim: &str, reasons: &[&st
     panic!("nobody was let down by {victim}: {}", nodes[0].last_words());
 }
 
-/// One state for each record, over all events of these nodes.
+/// Checks that each record has one state, over all events of these nodes.
 fn assert_parity(nodes: &[Process]) {
     let mut roots = BTreeMap::new();
     for event in nodes.iter().flat_map(Process::events).filter(|e| e["event"] == "committed") {
@@ -89,7 +89,7 @@ fn four_nodes_meet_in_pairs_and_lose_one_in_mid_exchange() {
     }
     assert_parity(&nodes);
 
-    // One stands still between two exchanges: whoever is to meet it waits for no longer than a deadline.
+    // The victim is stopped between two exchanges: its next partner waits no longer than a deadline.
     let mark = nodes[VICTIM].mark();
     let event = nodes[VICTIM].wait_since(mark, LIMIT, "exchanged", |e| e["exchange"] == 1).expect("it meets others");
     nodes[VICTIM].signal(Signal::STOP);
@@ -100,7 +100,7 @@ fn four_nodes_meet_in_pairs_and_lose_one_in_mid_exchange() {
     nodes[VICTIM].signal(Signal::CONT);
     all_contribute(&mut nodes, 4);
 
-    // It is killed, and may be in an exchange with anybody.
+    // The victim is killed, perhaps in an exchange.
     let mark = nodes[VICTIM].mark();
     nodes[VICTIM].wait_since(mark, LIMIT, "exchanged", |e| e["exchange"] == 1).expect("it meets others");
     let before = marks(&nodes);

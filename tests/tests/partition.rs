@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const NODES: usize = 5;
-/// For whatever a busy machine may take its time for.
+/// Longest time for one step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(150);
-/// From healing to one hash on all.
+/// Longest time from healing to one hash on all nodes.
 const HEAL_LIMIT: Duration = Duration::from_secs(30);
 const GRACE_S: u64 = 6;
 
@@ -84,12 +84,12 @@ impl Flock {
         self.nodes.iter().map(Process::mark).collect()
     }
 
-    /// Heals the network; all of `here` must soon have committed one record that they all hold.
+    /// Heals the network. All of `here` must soon have committed one record with one state.
     fn heal(&mut self, here: &[usize]) {
         self.cut(&[&[0, 1, 2, 3, 4]]);
         let (marks, began) = (self.marks(), Instant::now());
         loop {
-            // Records that each of them has as its own since the network is whole.
+            // The records that each node has committed since the network is whole.
             let heads = |n: &usize| -> BTreeMap<String, Value> {
                 let events = self.nodes[*n].events();
                 let committed = events[marks[*n]..].iter().filter(|e| e["event"] == "committed");
@@ -112,7 +112,7 @@ impl Flock {
         self.nodes.iter().map(|node| format!("{}\n", node.last_words())).collect()
     }
 
-    /// Never two records at one place of one lineage, never two states of one record.
+    /// Checks that a place in a lineage has one record, and a record has one state.
     fn assert_one_history(&self) {
         let (mut records, mut roots) = (BTreeMap::new(), BTreeMap::new());
         let events = self.nodes.iter().flat_map(|node| node.events());
@@ -127,7 +127,7 @@ impl Flock {
         assert!(!records.is_empty(), "something was committed");
     }
 
-    /// What was learned in a lineage that gave way comes into the state of those who stayed, once.
+    /// Checks that the difference of a lineage that gave way is merged once, and that the nodes that stayed report it.
     fn assert_merged(&mut self, lineage: &Value, stayed: &[usize]) {
         for node in stayed {
             self.nodes[*node].wait(LIMIT, "merged", |e| e["lineage"] == *lineage).expect("the fork's work is merged");
@@ -174,7 +174,7 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     let Some(network) = network() else { return };
     let mut flock = Flock::start(network, "fork");
 
-    // Three and two: the three go on at once, the two fork after the grace.
+    // Three and two: the three go on at once, and the two fork after the grace.
     let marks = flock.marks();
     flock.cut(&[&[0, 1, 2], &[3, 4]]);
     flock.commits_since(0, marks[0], 3);
@@ -188,7 +188,7 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     flock.heal(&[0, 1, 2, 3, 4]);
     flock.assert_merged(&forked, &[0, 1, 2]);
 
-    // All five vote again, then two, two and one: nobody has the quorum.
+    // All five vote again. Then two, two and one: no part has the quorum.
     for node in 0..NODES {
         let mark = flock.nodes[node].mark();
         flock.nodes[node].wait_since(mark, LIMIT, "committed", |e| e["voters"] == NODES).expect("all five vote again");
@@ -201,7 +201,7 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     flock.heal(&[0, 1, 2, 3, 4]);
 }
 
-/// Kept apart from the quorum, two of five decide nothing; healed, they take up what the three have decided.
+/// Two of five without the quorum decide nothing; when the network heals, they take up the decisions of the three.
 fn the_two_decide_nothing(policy: &str) {
     let Some(network) = network() else { return };
     let mut flock = Flock::start(network, policy);
@@ -211,7 +211,7 @@ fn the_two_decide_nothing(policy: &str) {
         let cut = flock.nodes[node].wait_since(marks[node], LIMIT, "quorum_lost", |_| true).expect("the two are told");
         assert_eq!(cut["policy"], policy);
     }
-    // The three go on for longer than the two would wait before they forked.
+    // The three go on for longer than the grace, after which the two would fork under another policy.
     let (began, mark) = (Instant::now(), flock.nodes[0].mark());
     flock.commits_since(0, mark, 3);
     while began.elapsed() < Duration::from_secs(GRACE_S) {
@@ -224,7 +224,7 @@ fn the_two_decide_nothing(policy: &str) {
         let decided = |e: &&Value| ["committed", "skipped", "forked"].iter().any(|name| e["event"] == *name);
         assert_eq!(events[told..].iter().find(decided), None, "two of five decided something");
         if policy == "halt" {
-            // A step that was under way may end.
+            // A training step that had begun may end.
             let trained = events[told..].iter().filter(|e| e["event"] == "trained").count();
             assert!(trained <= 1, "it went on to train");
         }
@@ -246,7 +246,7 @@ fn the_smaller_part_halts_if_that_is_the_policy() {
 fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
     let Some(network) = network() else { return };
     let mut flock = Flock::start(network, "fork");
-    // One after the other, so that there is a quorum for as long as two are left.
+    // Nodes are killed one after the other, so that there is a quorum until one is left.
     for node in (1..NODES).rev() {
         let mark = flock.nodes[0].mark();
         flock.nodes[node].kill();
@@ -255,7 +255,8 @@ fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
             flock.nodes[0].wait_since(mark, LIMIT, "committed", left).expect("the others go on without it");
             continue;
         }
-        // Of two, the distinguished goes on at once, the other as a fork after the grace.
+        // The last node goes on at once if it is the distinguished voter of the two, and else as a fork after the
+        // grace.
         let alone = |e: &Value| e["contributors"].as_array().map(Vec::len) == Some(1);
         let commit = flock.nodes[0].wait_since(mark, LIMIT, "committed", alone).expect("it goes on alone");
         let events = flock.nodes[0].events();

@@ -1,4 +1,4 @@
-//! Real nodes on loopback that lose their quorum, or are not let in.
+//! Real nodes on loopback that lose their quorum, or are not admitted.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A flock on text that is there; `tables` ends its run file.
+/// A flock on a fixed text; `top` and `tables` go into its run file.
 fn flock(top: &str, tables: &str) -> (TempDir, Flock) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
@@ -107,12 +107,12 @@ fn a_ticket_admits_as_many_as_it_says() {
     bare.wait(LIMIT, "waiting", |e| why(e, "showed none")).expect("it says that it needs a ticket");
     let status = starling(&flock, "status", "bare", &[]);
     assert!(status.stdout.contains("admits by ticket"), "{}", status.stdout);
-    // Those who are in go on, and nobody else is.
+    // The members go on, and no other node is in.
     let mark = first.mark();
     let event = first.wait_since(mark, LIMIT, "committed", |_| true).expect("a commit");
     assert_eq!(event["members"].as_u64(), Some(2));
 
-    // Until the creator thinks better of it.
+    // The creator revokes the guest.
     let id = guest.events().first().and_then(|e| e["node"].as_str().map(str::to_owned)).expect("an id");
     let theirs = starling(&flock, "revoke", "guest", &["--id", &id]);
     assert_eq!(theirs.code, Some(1), "only the creator may: {}", theirs.stdout);
@@ -120,13 +120,13 @@ fn a_ticket_admits_as_many_as_it_says() {
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let alone = |e: &Value| e["members"].as_u64() == Some(1) && voters(e) == 1;
     first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
-    // And stays out, also when it starts again; it knows why from the records, which it may have to read first.
+    // The guest stays out, also after a restart. It learns why from the records, which it may have to read first.
     guest.kill();
     let mut guest = flock.node("guest", &NodeOptions { ticket: spent, ..NodeOptions::small(false) }).expect("a node");
     let soon = Duration::from_secs(40);
     guest.wait(soon, "waiting", |e| why(e, "has revoked")).expect("it says that it was revoked");
 
-    // A revoked ticket admits nobody, however often it was to serve.
+    // A revoked ticket admits no node, for any number of uses.
     let invited = starling(&flock, "invite", "creator", &["--uses", "5"]);
     let ticket = invited.stdout.trim().to_string();
     let revoked = starling(&flock, "revoke", "creator", &["--ticket", &ticket]);

@@ -1,4 +1,4 @@
-//! Real nodes on loopback of which each round averages a fragment, while the next one's first steps are done.
+//! Real nodes on loopback: each round averages one fragment while nodes do the first steps of the next round.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -32,7 +32,7 @@ fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
 
-/// One state for each record, over all that the nodes of this flock have said, former processes too.
+/// Checks that each record has one state, in all events of this flock's nodes, those of former processes too.
 fn assert_parity(flock: &Flock) {
     let mut roots = BTreeMap::new();
     for file in std::fs::read_dir(flock.folder.join("logs")).expect("logs").flatten() {
@@ -46,7 +46,7 @@ fn assert_parity(flock: &Flock) {
     assert!(!roots.is_empty(), "something was committed");
 }
 
-/// Rounds go on in which so many contribute, and each of these nodes says so.
+/// Waits until each of these nodes commits a round with so many contributors.
 fn together(nodes: &mut [Process], count: usize) {
     for node in nodes {
         let mark = node.mark();
@@ -76,7 +76,7 @@ fn fragments_with_steps_ahead_are_learned_from_to_the_end() {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let (first, end) = (mean(&losses[..5]), mean(&losses[losses.len() - 5..]));
     assert!(end < first - 1.0, "the loss falls: {first} to {end}");
-    // What everybody has, too, and not only what each has by itself.
+    // The common parameters learn, too, and not only each node's own.
     let validated: Vec<f64> =
         nodes[0].events().iter().filter(|e| e["event"] == "validated").filter_map(|e| e["loss"].as_f64()).collect();
     let (first, end) = (validated.first().expect("at the start"), validated.last().expect("at the end"));
@@ -89,7 +89,7 @@ fn killed_and_new_nodes_come_to_the_same_state() {
     let mut nodes = flock.small_nodes(3, LIMIT).expect("nodes");
     nodes[0].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("all contribute");
     together(&mut nodes, 3);
-    // Right after it has offered its fragment, which the others wait for.
+    // The node dies right after it has offered its fragment, for which the others wait.
     let mark = nodes[2].mark();
     nodes[2].wait_since(mark, LIMIT, "trained", |_| true).expect("it trains");
     nodes[2].kill();
@@ -97,7 +97,7 @@ fn killed_and_new_nodes_come_to_the_same_state() {
     nodes[2] = flock.node("node-2", &NodeOptions::small(false)).expect("a node");
     nodes[2].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("it contributes again");
     together(&mut nodes, 3);
-    // Nothing on its disk but a ticket.
+    // The new node has nothing but a ticket.
     let ticket = flock.invite("node-0").expect("a ticket");
     let joins = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     nodes.push(flock.node("node-3", &joins).expect("a node"));
@@ -110,7 +110,7 @@ fn killed_and_new_nodes_come_to_the_same_state() {
     }
 }
 
-/// Rounds go on until so many more were committed in which so many contributed.
+/// Waits until `more` rounds with `count` contributors were committed.
 fn rounds(node: &mut Process, more: usize, count: usize) {
     for _ in 0..more {
         let mark = node.mark();
@@ -124,7 +124,7 @@ fn owners_keep_residuals_for_each_fragment() {
     let mut nodes = flock.small_nodes(3, LIMIT).expect("nodes");
     for kill in 0..2 {
         rounds(&mut nodes[2], 9, 3);
-        // Each fragment had its turns, and one is under way now.
+        // Each fragment had its turns, and the averaging of one has begun.
         let mark = nodes[2].mark();
         nodes[2].wait_since(mark, LIMIT, "trained", |_| true).expect("it trains");
         nodes[2].kill();
@@ -133,13 +133,13 @@ fn owners_keep_residuals_for_each_fragment() {
         let found = nodes[2].wait(LIMIT, "residuals", |_| true).expect("they are looked for");
         let of = |field: &str| found[field].as_u64().expect("a count");
         assert_eq!(of("kept") + of("lost"), 3, "kill {kill}: each fragment has files: {found}");
-        // On a busy machine the writing may be a round behind; never by as many as there are fragments.
+        // On a busy machine the writing may be a round behind, but never by as many rounds as there are fragments.
         assert!(of("kept") >= 1, "kill {kill}: not all were being written: {found}");
         assert!(found["norm"].as_f64().expect("a norm") > 0.0, "kill {kill}: int4 leaves something out: {found}");
         nodes[2].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("it contributes again");
     }
     assert_parity(&flock);
-    // Nothing is under way when a node has ended by itself, and each fragment had its turn since.
+    // A node that ends by itself has finished its averaging, and each fragment had its turn since.
     rounds(&mut nodes[2], 3, 3);
     nodes[2].terminate();
     assert!(nodes[2].wait_exit(LIMIT).expect("it ends").success(), "{}", nodes[2].last_words());

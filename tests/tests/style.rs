@@ -1,5 +1,5 @@
-//! What a reader may rely on in every source file. Each check is a function from a source to complaints, and has a test
-//! that shows it a bad snippet.
+//! Rules for every source file. Each check is a function from a source to complaints, and has a test that shows it a
+//! bad snippet.
 
 mod repository;
 
@@ -9,20 +9,20 @@ use repository::code::{code_of, fields_of, without_tests};
 /// Lines of a file, tests included.
 const LINES_MAX: usize = 500;
 
-/// Fields of the engine and of its round, and files with methods of the engine itself.
+/// Most fields of the engine and of its round, and most files with methods of the engine itself.
 const ENGINE_FIELDS_MAX: usize = 12;
 const ROUND_FIELDS_MAX: usize = 12;
 const ENGINE_FILES_MAX: usize = 3;
-/// Fields of the node's driver, which hands what it does not own to its parts.
+/// Most fields of the node's driver, which leaves to its parts what it does not own.
 const DRIVER_FIELDS_MAX: usize = 24;
 
 /// The only files of the engine that compare anything with the time.
 const CLOCKS: &[&str] = &["protocol/src/engine/due.rs", "protocol/src/engine/clock.rs"];
 
-/// File names that say nothing about what is inside.
+/// File names that say nothing about the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"];
 
-/// Banned everywhere: pattern in the code, and what to do instead.
+/// Banned everywhere: pattern in the code, and the advice.
 const UNFINISHED: &[(&str, &str)] = &[
     ("todo!", "finish it, or leave it out"),
     ("unimplemented!", "finish it, or leave it out"),
@@ -37,7 +37,7 @@ const UNBOUNDED: &[(&str, &str)] = &[
     ("mpsc::channel()", "use sync_channel with a named capacity"),
 ];
 
-/// Banned in the pure crate: whatever differs between two machines, or two runs.
+/// Banned in the pure crate: things that differ between two machines, or two runs.
 const IMPURE: &[(&str, &str)] = &[
     ("std::time", "time is an argument"),
     ("Instant::now", "time is an argument"),
@@ -58,7 +58,7 @@ const IMPURE: &[(&str, &str)] = &[
     ("unsafe", "protocol needs none"),
 ];
 
-/// Banned where peers' bytes arrive: what can end a node.
+/// Banned in code that handles peers' bytes: things that can end a node.
 const PANICS: &[(&str, &str)] = &[
     (".unwrap()", "return an error"),
     (".unwrap_err()", "return an error"),
@@ -68,8 +68,8 @@ const PANICS: &[(&str, &str)] = &[
     ("unreachable!", "return an error, or shape the type so that it cannot be"),
 ];
 
-/// Where `.expect` may stand all the same, as it cannot fail whatever bytes arrive: file, and its message. Each was
-/// looked at; one that has gone from the code must go from here.
+/// Allowed uses of `.expect`, which no bytes can make fail: file, and message. Each was checked by hand; an entry
+/// without a use in the code must go.
 const PROVEN: &[(&str, &str)] = &[
     ("bootstrap/src/identity.rs", "36 bytes fit a multihash of 64"),
     ("bootstrap/src/identity.rs", "an identity multihash of at most 42 bytes is a peer id"),
@@ -78,7 +78,7 @@ const PROVEN: &[(&str, &str)] = &[
 
 /// Banned in text of any kind, comments and strings too.
 fn unprintable() -> [(String, &'static str); 3] {
-    // Put together here, so that this file does not complain about itself.
+    // Assembled here, so that the check finds no pattern in this file.
     [
         (["FIX", "ME"].concat(), "fix it, or open an issue"),
         (["/ro", "ot/"].concat(), "a path of one machine"),
@@ -119,7 +119,7 @@ fn without_proven(source: &Source, code: String) -> String {
     lines.map(|(code, text)| if proven(text) { code.replace(".expect(", "") } else { code.to_owned() } + "\n").collect()
 }
 
-/// The entries of [`PROVEN`] that no source has any more.
+/// The entries of [`PROVEN`] without a use in the sources.
 fn stale_proofs(sources: &[Source]) -> Vec<String> {
     let stands = |path: &str, message: &str| sources.iter().any(|s| s.path == path && s.text.contains(message));
     let stale = PROVEN.iter().filter(|(path, message)| !stands(path, message));
@@ -167,7 +167,7 @@ fn holds(line: &str, pattern: &str) -> bool {
     })
 }
 
-/// The struct in this file if it has more fields, or is not there.
+/// A complaint if the struct in this file has more than `most` fields, or is not there.
 fn wide(sources: &[Source], (path, name): (&str, &str), most: usize) -> Option<String> {
     let source = sources.iter().find(|source| source.path == path);
     match source.and_then(|source| fields_of(&without_tests(&code_of(&source.text)), name)) {
@@ -176,7 +176,7 @@ fn wide(sources: &[Source], (path, name): (&str, &str), most: usize) -> Option<S
     }
 }
 
-/// The engine is made of parts that own what they need: what has been reached stays.
+/// Checks that the engine is made of parts that own their data.
 fn knots(sources: &[Source]) -> Vec<String> {
     let engine = sources.iter().filter(|s| s.path.starts_with("protocol/src/engine/"));
     let codes: Vec<(&str, String)> = engine.map(|s| (s.path.as_str(), without_tests(&code_of(&s.text)))).collect();
@@ -202,7 +202,7 @@ fn knots(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// Statements of the engine that compare something with the time by themselves: a node would not wake for it.
+/// Statements of the engine that compare something with the time by themselves: a node would not wake up for them.
 fn deadlines_apart(sources: &[Source]) -> Vec<String> {
     let here = |s: &&Source| s.path.starts_with("protocol/src/engine/") && !s.path.ends_with("_test.rs");
     let mut found = Vec::new();

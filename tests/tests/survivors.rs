@@ -1,4 +1,5 @@
-//! Real nodes on loopback that lose others, or their senses, and what the run's policy makes of it.
+//! Real nodes on loopback that lose others, have a memory fault, or have a duplicate identity; and the policies of a
+//! run.
 
 use serde_json::Value;
 use starling_kernels::ModelConfig;
@@ -12,12 +13,12 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SEED: u64 = 11;
-/// After so long without a word a process counts as dead.
+/// A process without a message for this long counts as dead.
 const SILENCE: Duration = Duration::from_secs(8);
-/// Chance decides who is the distinguished voter of a record, so both cases come soon.
+/// Most kills of the test: chance decides which voter of a record is the distinguished one, so both cases come soon.
 const TURNS: usize = 24;
 
-/// A flock on text that is there; `tables` ends its run file.
+/// A flock on a fixed text; `tables` ends its run file.
 fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
@@ -31,7 +32,7 @@ fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
     (folder, flock)
 }
 
-/// Nodes `node-0` and on, the first of which founds; all of them vote.
+/// Starts nodes `node-0` and on, the first of which founds; returns them when all vote.
 fn nodes(flock: &Flock, count: usize) -> Vec<Process> {
     let mut nodes = flock.small_nodes(count, LIMIT).expect("nodes");
     for node in &mut nodes {
@@ -52,7 +53,7 @@ fn named(event: &Value, name: &str) -> bool {
     event["event"] == name
 }
 
-/// The first event after the mark, of whatever name, that is accepted.
+/// The first accepted event after the mark, of any name.
 fn first(node: &mut Process, mark: usize, accept: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -69,8 +70,8 @@ fn status(flock: &Flock, name: &str) -> String {
     run(&flock.bin_dir.join("starling"), &["status", "--home", &home], LIMIT).expect("it ends").stdout
 }
 
-/// Never two records at one place of one lineage, never two states of one record; `logs` holds what former processes
-/// said, too.
+/// Checks that a place in a lineage has one record, and a record has one state. `logs` also holds the events of former
+/// processes.
 fn assert_one_history(flock: &Flock) {
     let (mut records, mut roots) = (BTreeMap::new(), BTreeMap::new());
     for file in std::fs::read_dir(flock.folder.join("logs")).expect("logs").flatten() {
@@ -88,7 +89,7 @@ fn assert_one_history(flock: &Flock) {
     assert!(!records.is_empty(), "something was committed");
 }
 
-/// Kills one of two, now the one and now the other, until the survivor was the distinguished voter and was not.
+/// Kills one of two nodes in turn, until the survivor was once the distinguished voter and once was not.
 fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
     let (folder, flock) = flock("1e-3", &format!("[partition]\nminority = \"{policy}\"\ngrace_s = 3\n"));
     let mut nodes = nodes(&flock, 2);
@@ -123,8 +124,8 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
         }
         for node in &mut nodes {
             let mark = if node.name == alone { before } else { 0 };
-            // One that is absent keeps its seat for a record, and one that comes back from a fork votes only after it has
-            // contributed under its new incarnation.
+            // An absent member keeps its seat for a record, and a member that comes back from a fork votes only after
+            // it has contributed under its new incarnation.
             let both = |e: &Value| voters(e) == 2 && contributors(e) == 2;
             node.wait_since(mark, LIMIT, "committed", both).expect("both vote again");
         }
@@ -134,7 +135,7 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
     (folder, flock, nodes)
 }
 
-/// What the policy promises to who has lost the quorum, as its events and its status say it.
+/// Checks the policy for a node that has lost the quorum, by its events and its status.
 fn quorum_lost_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &str, mark: usize) {
     if policy == "fork" {
         let forked = node.wait_since(mark, LIMIT, "forked", |_| true).expect("it goes on after the grace");
@@ -160,7 +161,7 @@ fn of_two_the_distinguished_goes_on_at_once_and_the_other_waits() {
 #[test]
 fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
     let (_folder, flock, mut nodes) = one_of_two_is_killed("halt");
-    // Nobody comes back: the operator's order makes a lineage of the state at hand.
+    // No other node is there: the operator's order makes a lineage of the state on disk.
     for node in &mut nodes {
         node.kill();
     }
@@ -173,7 +174,8 @@ fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
     let next = nodes[0].wait(LIMIT, "committed", |_| true).expect("and trains");
     assert_eq!(next["lineage"], forked["lineage"]);
     assert!(next["round"].as_u64() > heads[0]["round"].as_u64(), "from the state at hand: {next}");
-    // Who was away finds it, and joins it; or goes on at once where both stood, if it was distinguished there, and is joined.
+    // The other node finds the new lineage and joins it. If it was the distinguished voter of the old head, it goes on
+    // at once from there instead, and the first node joins it.
     nodes[1] = flock.node("node-1", &NodeOptions::small(false)).expect("a node");
     let both = nodes[0].wait(LIMIT, "committed", |e| voters(e) == 2).expect("one flock again");
     assert!([&forked["lineage"], &heads[0]["lineage"]].contains(&&both["lineage"]), "{both}");
@@ -185,7 +187,7 @@ fn newest(node: &Process) -> Value {
     node.events().iter().rev().find(|e| named(e, "committed")).cloned().expect("a commit")
 }
 
-/// Nothing is learnt, so the state stays what the run began with, and can be found in a process's memory.
+/// The nodes learn nothing, so the state stays the initial one, which the test can find in a process's memory.
 #[test]
 fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let model = ModelConfig::preset("0.1m").expect("a preset");
@@ -202,7 +204,7 @@ fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
         Ok(places) => assert!(places > 0, "the parameters are in memory"),
     }
     let fault = nodes[2].wait_since(mark, LIMIT, "own_fault", |_| true).expect("it notices");
-    // Changed between a commit and its snapshot, it is found out, and mended from disk, before anybody disagrees.
+    // A change between a commit and its snapshot is noticed and mended from disk before any disagreement.
     if !fault["detail"].as_str().is_some_and(|detail| detail.contains("read from disk again")) {
         nodes[2].wait_since(mark, LIMIT, "catching_up", |e| e["afresh"] == true).expect("it fetches the state");
         nodes[2].wait_since(mark, LIMIT, "caught_up", |_| true).expect("and has it");
@@ -228,7 +230,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Starts a copy of a running node, which has to end by itself; nobody else is to notice anything.
+/// Starts a copy of a running node, which has to end by itself, without an effect on other nodes.
 fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy: &str) {
     let me = nodes[original].events().iter().rev().find_map(|e| e["node"].as_str().map(String::from));
     let me = me.expect("a node says who it is");
@@ -267,8 +269,8 @@ fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy
 fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
     let (_folder, flock) = flock("1e-3", "");
     let mut nodes = nodes(&flock, 3);
-    // The whole folder, as it is after a kill; then nothing but the key, of another node, whose id may be on the other
-    // side of its peers'.
+    // The first copy is a whole folder, as it is after a kill. The second is the key alone, of another node, whose id
+    // may compare differently with its peers' ids.
     nodes[1].kill();
     copy_folder(&flock.home("node-1"), &flock.home("copy-1"));
     nodes[1] = flock.node("node-1", &NodeOptions::small(false)).expect("a node");
@@ -280,7 +282,7 @@ fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
     std::fs::copy(home.join("key"), copy.join("key")).expect("the key");
     for original in [1, 2] {
         a_clone_gives_way(&flock, &mut nodes, original, &format!("copy-{original}"));
-        // The original may be killed and started again as ever, and its peers wait for no silence.
+        // The original may be killed and started again as usual, and its peers wait for no silence.
         let mark = nodes[0].mark();
         let me = nodes[original].events().iter().find_map(|e| e["node"].as_str().map(String::from));
         nodes[original].kill();

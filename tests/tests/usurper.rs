@@ -1,6 +1,6 @@
-//! A stranger with an invented lineage, on real nodes: a peer of a few lines that claims the head of a lineage with all
-//! the tokens there can be, and offers a snapshot of its own. Neither a node that stands somewhere nor a newcomer takes
-//! anything of it (`docs/protocol/6-sync.md` §6.2).
+//! A stranger with an invented lineage, among real nodes: a small peer that claims the head of a lineage with the
+//! greatest possible number of tokens, and offers a snapshot of its own. Neither a node with a head nor a newcomer
+//! takes any of it (`docs/protocol/6-sync.md` §6.2).
 
 use serde_json::Value;
 use starling_bootstrap::addresses::split;
@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Between two Heads of the stranger.
+/// Interval between two Heads of the stranger.
 const BEAT: Duration = Duration::from_millis(300);
 
-/// What the stranger has to give, and what it was asked for.
+/// The records that the stranger serves, and the requests that it got.
 #[derive(Default)]
 struct Bait {
     spec: Vec<u8>,
@@ -79,7 +79,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// Invents a lineage with a record of its own, whose state is what the run began with.
+    /// Invents a lineage with a record of its own, whose state is the initial one.
     fn new(spec: RunSpec, bootstrap: &str) -> Self {
         let identity = Identity::generate().expect("a key");
         let model = model_config(&spec.model);
@@ -126,7 +126,7 @@ impl Stranger {
         self.net.send_control(to, bytes);
     }
 
-    /// Greets whoever comes, and claims its head over and over.
+    /// Sends a Hello to each new peer, and its Head again and again.
     async fn claim(&mut self) -> ! {
         let mut beat = tokio::time::interval(BEAT);
         loop {
@@ -145,7 +145,7 @@ impl Stranger {
         }
     }
 
-    /// Claims until the node tells of an event.
+    /// Claims its head until the node reports an event.
     async fn claim_until(&mut self, node: &mut Process, name: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -161,7 +161,7 @@ impl Stranger {
         }
     }
 
-    /// Nothing was asked for that leads to its state.
+    /// Checks that no node asked for anything that leads to the stranger's state.
     fn was_not_followed(&self) {
         let state = |request: &FetchRequest| {
             use FetchRequest::{Records, SnapshotManifests, StateChunk, Update};
@@ -186,7 +186,7 @@ fn vote(identity: &Identity, record: &Record) -> Certificate {
     certificate::of_votes(record.lineage, &vote, [(&identity.signer().id(), &sealed)])
 }
 
-/// A run whose founder alone is admitted.
+/// A run that admits its founder alone.
 fn closed_run() -> (tempfile::TempDir, Flock) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
@@ -209,7 +209,7 @@ async fn spec_of(net: &NetHandle, peer: NodeId) -> RunSpec {
     wire::decode_spec(&bytes).expect("of good form")
 }
 
-/// A network of the run by which its specification is fetched, as anybody may who knows its digest.
+/// Fetches the run's specification and genesis from a node. Any peer that knows the run's digest may do so.
 async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
     let digest = node.wait(LIMIT, "started", |_| true).expect("it starts")["run_digest"].clone();
     let run = digest.as_str().and_then(Digest::from_hex).expect("a digest");
@@ -256,14 +256,14 @@ async fn a_strangers_lineage_is_not_followed() {
     founder.wait(LIMIT, "committed", |_| true).expect("it trains");
     let (spec, genesis) = look_up(&mut founder, &flock.address).await;
 
-    // A chain that has nothing in common with the node's is not even looked at; the user is told.
+    // The node does not look at a chain that has nothing in common with its own; it tells its user.
     let mut stranger = Stranger::new(spec, &flock.address);
     let invented = stranger.claims.lineage.to_string();
     let met = stranger.claim_until(&mut founder, "lineage_met", |e| e["lineage"] == *invented).await;
     assert_eq!(met["yields"], false);
     took_nothing(&founder);
 
-    // One on top of what the node holds, by voters of the stranger's choice, is a lie, and ends the session.
+    // A chain on top of the node's record, with voters of the stranger's choice, is a false claim and ends the session.
     let stolen = wire::decode_record(&genesis.0).expect("of good form");
     let mut stone = succession::skip(&stolen, stolen.digest()).expect("it fits");
     (stone.seq, stone.lineage) = (1_000_000, stolen.lineage);
@@ -279,7 +279,7 @@ async fn a_strangers_lineage_is_not_followed() {
     founder.wait_since(mark, LIMIT, "committed", |e| e["lineage"] == lineage).expect("it goes on");
     drop(stranger);
 
-    // A newcomer that knows nobody but a stranger, named by its user.
+    // The newcomer knows only a stranger, which its user has named.
     let (spec, _) = look_up(&mut founder, &flock.address).await;
     let mut stranger = Stranger::new(spec, &flock.address);
     founder.kill();

@@ -6,7 +6,7 @@ use starling_kernels::codec::{offered, settle};
 use starling_protocol::run::{Codec, EngineKind};
 use starling_protocol::update;
 
-/// Averages pseudo-gradients, and keeps what is left out.
+/// Averages pseudo-gradients, and keeps the residuals of error feedback.
 pub struct Averager {
     case: Case,
     own: Vec<Vec<f32>>,

@@ -1,9 +1,9 @@
-//! A way to average, as it is named on the command line.
+//! A case: engine, codec and mode, as the command line names them.
 
 use starling_protocol::gossip::GossipSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode};
 
-/// A way to average.
+/// An engine, a codec and the settings that differ from the other cases'.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub codec: Codec,
@@ -12,7 +12,7 @@ pub struct Case {
     pub fragments: u32,
     pub overlap: usize,
     pub mixing: f32,
-    /// Inner steps of a round, if not those of all cases.
+    /// Inner steps of a round, if they differ from those of all cases.
     pub steps: Option<usize>,
     pub gossip: Option<GossipSpec>,
 }

@@ -6,27 +6,27 @@ use starling_protocol::gossip::{GossipSpec, Meetings, Rule, Said};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
 
-/// All members' drifts in one round.
+/// The drifts of all members in one round.
 pub struct Mixing {
     spec: GossipSpec,
     codec: Codec,
     drift: Vec<Vec<f32>>,
     momentum: Vec<Vec<f32>>,
-    /// As each member computes them.
+    /// The meetings, as each member computes them.
     meetings: Vec<Meetings>,
     ids: Vec<NodeId>,
     made: u32,
 }
 
 impl Mixing {
-    /// What two exchange is coded with `codec`.
+    /// Two members code their exchange with `codec`.
     pub fn new(spec: GossipSpec, codec: Codec, members: usize, elements: usize) -> Self {
         let zeros = vec![vec![0.0; elements]; members];
         let ids = (0..members).map(|n| NodeId([n as u8 + 1; 32])).collect();
         Self { spec, codec, drift: zeros.clone(), momentum: zeros, meetings: Vec::new(), ids, made: 0 }
     }
 
-    /// A round begins at a state that the seed and its number stand for.
+    /// Begins a round. The seed and the round's number stand for the state at its beginning.
     pub fn begin(&mut self, seed: u64, round: usize) {
         let base = Digest::of("bench", &[&seed.to_le_bytes(), &(round as u64).to_le_bytes()]);
         let all = || Meetings::new(Digest::default(), base, self.ids.iter().copied());
@@ -35,7 +35,7 @@ impl Mixing {
         self.made = 0;
     }
 
-    /// Makes the exchange that is due after so many steps of `steps`, if one is.
+    /// Makes the exchange that is due after `done` of `steps` steps, if there is one.
     pub fn after(&mut self, done: u32, steps: u32, members: &mut [Box<dyn Trainer>], state: &[f32]) -> Result<()> {
         let due = self.made < self.spec.exchanges(steps) && self.spec.due(self.made + 1, steps, steps) == done;
         if !due {

@@ -1,9 +1,10 @@
-//! `bench-loss`: what codecs and engines cost in validation loss, at equal tokens and without a network.
+//! `bench-loss`: the cost of codecs and engines in validation loss, at equal tokens and without a network.
 //!
-//! Some members train one model side by side in one process, as DiLoCo does, on the same text and the same samples in every
-//! case; only how their pseudo-gradients are averaged differs. That is the protocol's own arithmetic (ring or owners), with
-//! error feedback where the codec takes it. With `every-step` gradients are averaged at each step, in the same way, and
-//! the protocol's AdamW applies them. Seeds are pairs: a case is compared with the first one seed by seed.
+//! Some members train one model side by side in one process, as DiLoCo does. Every case has the same text and the same
+//! samples; only the averaging of the pseudo-gradients differs. The bench averages with the protocol's own arithmetic
+//! (ring or owners), with error feedback if the codec takes it. With `every-step` it averages the gradients at each
+//! step in the same way, and the protocol's AdamW applies them. Results are paired: each case is compared with the
+//! first one seed by seed.
 
 mod arguments;
 mod averager;
@@ -28,9 +29,9 @@ use text::Text;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sequences that the loss is measured on.
+/// Most sequences that the final loss is measured on.
 const HELD_OUT_MAX: usize = 2048;
-/// Sequences for each point of a curve.
+/// Most sequences for each point of a curve.
 const POINT_MAX: usize = 512;
 /// Student's t for 95 % with 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 9] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
@@ -69,7 +70,7 @@ fn main() -> Result<()> {
     arguments.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, &curves))
 }
 
-/// Mean, and half of its interval of confidence.
+/// The mean, and half the width of its confidence interval.
 fn interval(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -78,7 +79,7 @@ fn interval(values: &[f64]) -> (f64, f64) {
     (mean, t * (variance / n).sqrt())
 }
 
-/// The validation loss at the end of one run, in nats a byte, and on the way if curves are drawn.
+/// The validation loss at the end of one run, in nats a byte, and the curve of the run if curves are drawn.
 fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<(f64, Curve)> {
     let mut run = Run::new(arguments, text, case, seed)?;
     let per_step = (arguments.members * arguments.batch * arguments.seq) as f64;
@@ -88,7 +89,7 @@ fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<(f
     };
     let mut curve = Curve::new();
     for done in 0..ends {
-        // At equal tokens in all cases, as near as their rounds let it be.
+        // Points are at equal tokens in all cases, as near as the cases' rounds allow.
         if arguments.plot.is_some() && done * arguments.points >= curve.len() * ends {
             curve.push(((done * steps) as f64 * per_step, run.validate(POINT_MAX)?));
         }

@@ -5,24 +5,24 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Tokens trained on, and nats a byte.
+/// Points of tokens trained on and nats a byte.
 pub type Curve = Vec<(f64, f64)>;
 
-/// A case's curves, one a seed.
+/// The curves of a case, one a seed.
 pub struct Curves {
     pub case: String,
     pub seeds: Vec<Curve>,
 }
 
 impl Curves {
-    /// Mean over the seeds, point by point.
+    /// The mean over the seeds, point by point.
     fn mean(&self) -> Curve {
         let points = self.seeds.iter().map(Vec::len).min().unwrap_or(0);
         let mean = |i: usize| self.seeds.iter().map(|curve| curve[i].1).sum::<f64>() / self.seeds.len() as f64;
         (0..points).map(|i| (self.seeds[0][i].0, mean(i))).collect()
     }
 
-    /// Percent above the same seed of `other`.
+    /// The percentage by which each curve is above the same seed's in `other`.
     fn above(&self, other: &Self) -> Self {
         let percent = |a: &(f64, f64), b: &(f64, f64)| (a.0, (a.1 / b.1 - 1.0) * 100.0);
         let pair = |(a, b): (&Curve, &Curve)| a.iter().zip(b).map(|(a, b)| percent(a, b)).collect();
@@ -32,10 +32,10 @@ impl Curves {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws all of it as SVG.
+/// Draws all charts as SVG.
 ///
 /// # Errors
-/// The file cannot be written.
+/// If the file cannot be written.
 pub fn draw(path: &Path, cases: &[Curves]) -> Result<()> {
     let failed = |error: Box<dyn std::error::Error + '_>| anyhow!("cannot draw {}: {error}", path.display());
     starling_tests::letters::vote_state();
@@ -49,8 +49,8 @@ pub fn draw(path: &Path, cases: &[Curves]) -> Result<()> {
     root.present().map_err(|error| failed(error.into()))
 }
 
-/// One chart: thick lines for means, thin ones for seeds. The first point, of a model that knows nothing, would press the
-/// others together and is left out.
+/// One chart: thick lines for means, thin ones for seeds. The first point, of an untrained model, is left out, since it
+/// would press the others together.
 fn panel<'a>(
     area: &Area<'a>,
     caption: &str,

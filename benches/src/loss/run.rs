@@ -12,13 +12,13 @@ use starling_protocol::outer::{self, adamw::AdamW};
 use starling_protocol::run::{Codec, InnerSpec, ModelSpec};
 use starling_protocol::update::{self, Fragments};
 
-/// Outer rate and momentum of short runs: momentum needs rounds to settle.
+/// Outer rate and momentum for short runs: a higher momentum would need more rounds to settle.
 const OUTER: (f32, f32) = (0.9, 0.3);
 /// Steps until the inner rate is at its peak; then a cosine goes down to a twentieth.
 const WARM_UP: f64 = 30.0;
 const LR_FINAL: f64 = 0.05;
 
-/// One run under way.
+/// The state of one run.
 pub struct Run<'a> {
     arguments: &'a Arguments,
     text: &'a Text,
@@ -28,16 +28,16 @@ pub struct Run<'a> {
     members: Vec<Box<dyn Trainer>>,
     case: Case,
     fragments: Fragments,
-    /// One for each fragment.
+    /// One averager for each fragment.
     averagers: Vec<Averager>,
-    /// Inner steps of a round, and how many rounds there are.
+    /// Inner steps of a round.
     pub steps: usize,
     pub rounds: usize,
     mixing: Option<Mixing>,
-    /// What each member has to say.
+    /// The pseudo-gradients of the members.
     deltas: Vec<Vec<f32>>,
     theta: Vec<f32>,
-    /// Of the outer optimizer.
+    /// The moments of the outer optimizer.
     moments: [Vec<f32>; 2],
 }
 
@@ -91,14 +91,14 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The learning rate of a step of all.
+    /// The learning rate of all members at a step.
     fn rate(&self, done: usize) -> f64 {
         let (done, all) = (done as f64, (self.arguments.rounds * self.arguments.steps) as f64);
         let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done / all).cos());
         self.arguments.lr * ((done + 1.0) / WARM_UP).min(1.0) * (LR_FINAL + (1.0 - LR_FINAL) * cosine)
     }
 
-    /// What a member trains on in this step.
+    /// The tokens that a member trains on in this step.
     fn tokens(&self, done: usize, member: usize) -> Vec<u32> {
         let first = ((done * self.arguments.members + member) * self.arguments.batch) as u64;
         let mut tokens = Vec::new();
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         tokens
     }
 
-    /// Inner steps of everybody, and an outer step.
+    /// Runs the inner steps of all members, and an outer step.
     pub fn round(&mut self, round: usize) -> Result<()> {
         let steps = self.steps;
         self.members.iter_mut().try_for_each(|member| member.load(&self.theta))?;
@@ -130,8 +130,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The same where members keep parameters of their own and one fragment is averaged: each does its first steps of the
-    /// next round before it has the average.
+    /// A round of a streaming case: members keep parameters of their own, and one fragment is averaged. Each member
+    /// does its first steps of the next round before it has the average.
     pub fn streaming_round(&mut self, round: usize) -> Result<()> {
         let (steps, overlap) = (self.steps, self.case.overlap);
         let last = round + 1 == self.rounds;
@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A gradient of everybody, and a step of AdamW.
+    /// Averages a gradient of every member, and does a step of AdamW.
     pub fn step(&mut self, done: usize) -> Result<()> {
         for member in 0..self.members.len() {
             let tokens = self.tokens(done, member);
@@ -184,13 +184,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Nats a byte on at most so many sequences of what is held out.
+    /// The loss in nats a byte on at most so many held-out sequences.
     pub fn validate(&mut self, sequences: usize) -> Result<f64> {
         let length = self.arguments.seq + 1;
         let held_out: Vec<u32> = self.text.held_out.iter().map(|byte| u32::from(*byte)).collect();
         let batch = self.arguments.batch;
         let whole = (held_out.len() / length).min(sequences) / batch * batch;
-        // Who streams goes on from its own.
+        // Streaming members go on from their own parameters.
         let mut own = vec![0.0; self.theta.len()];
         self.members[0].read(&mut own)?;
         self.members[0].load(&self.theta)?;
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         Ok(nats / tokens.max(1) as f64)
     }
 
-    /// The optimizer and the model as the protocol knows them.
+    /// The optimizer and the model in the protocol's terms.
     fn specs(&self) -> (InnerSpec, ModelSpec) {
         let (options, model) = (&self.options, &self.model);
         let inner = InnerSpec {

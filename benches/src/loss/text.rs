@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Text beyond this many bytes is not read.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of text: what is trained on, and what is held out.
+/// Bytes of text: the part to train on, and the held-out part.
 pub struct Text {
     pub train: Vec<u8>,
     pub held_out: Vec<u8>,
@@ -29,7 +29,7 @@ impl Text {
         Ok(Self { train: bytes, held_out })
     }
 
-    /// Sequence number `n` of a stream that a seed names, with the token after it.
+    /// Sequence number `n` of the stream of a seed, with the token after it.
     pub fn sample(&self, seed: u64, n: u64, seq: usize, out: &mut Vec<u32>) {
         let mut z = (seed << 40 ^ n).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

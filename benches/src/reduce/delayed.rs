@@ -1,4 +1,4 @@
-//! Members in one process over pipes whose bytes arrive late: what distance costs an engine, and nothing else.
+//! Members in one process over pipes whose bytes arrive late: the cost of distance to an engine, and nothing else.
 
 use super::worker::{EQUAL, offered};
 use anyhow::{Context, Result, ensure};
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
-/// Bytes of one write on their way.
+/// Most bytes of one delayed write.
 const PIECE_BYTES: usize = 1 << 16;
-/// Writes on their way in one direction: more than any vector of this bench needs.
+/// Delayed writes in one direction: more than any vector of this bench needs.
 const PIECES: usize = 1 << 14;
 
-/// Links of one member.
+/// The links of one member.
 #[derive(Clone)]
 struct Late {
     me: NodeId,
@@ -30,15 +30,15 @@ struct Late {
     map: Map,
 }
 
-/// How far members are from each other: those of one site a little, others `across`.
+/// The distances between members: a short one within a site, `across` between sites.
 #[derive(Clone, Copy)]
 pub struct Map {
     pub across: Duration,
-    /// Sites among which members are dealt in turn; with one, all are `across` from each other.
+    /// Number of sites, to which members are dealt in turn. With one site all members are `across` from each other.
     pub sites: usize,
 }
 
-/// One way inside of a site.
+/// The delay in one direction within a site.
 const INSIDE: Duration = Duration::from_millis(1);
 
 impl Map {
@@ -80,7 +80,7 @@ impl BulkLinks for Late {
     }
 }
 
-/// Brings everything across, each byte `by` later than it was written, and the end.
+/// Carries all bytes, and the end of the stream; each arrives `by` later than it was written.
 async fn carry(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>, by: Duration) {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
     let read = async move {
@@ -98,13 +98,13 @@ async fn carry(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>
                 return;
             }
         }
-        // Whoever reads has gone, or is told.
+        // The reader has gone, or learns of the end.
         drop(to.shutdown().await);
     };
     tokio::join!(read, write);
 }
 
-/// A flock of `nodes` that are some way from each other.
+/// A flock of `nodes` with distances between them.
 pub struct Flock {
     members: Vec<Contribution>,
     deltas: Vec<Arc<Vec<f32>>>,
@@ -129,7 +129,7 @@ impl Flock {
         })
     }
 
-    /// Members in the order of the ring: drawn for the turn, as rings are of which nothing is known, or a good one.
+    /// Members in the order of the ring: drawn for the turn, as in rings without known distances, or a short tour.
     fn order(&self, turn: u32, toured: bool) -> Vec<Contribution> {
         let drawn = ring::order(&Digest::of("starling bench ring", &[&turn.to_le_bytes()]), self.ids());
         let micros = |a: usize, b: usize| self.map.between(drawn[a], drawn[b]).as_micros() as u32;
@@ -146,7 +146,7 @@ impl Flock {
         self.members.iter().map(|member| member.member)
     }
 
-    /// Seconds of one reduction, and the bytes of its update.
+    /// Runs one reduction; returns its seconds, and the bytes of its update.
     pub fn reduce(&self, turn: u32, way: Way, toured: bool) -> Result<(f64, usize)> {
         let members = self.order(turn, toured);
         let start = Instant::now();
@@ -183,8 +183,7 @@ impl Flock {
         Ok((seconds, updates.first().context("no members")?.len()))
     }
 
-    /// Seconds that bytes spend on their way when nothing else takes time and all hops are long: 2 (n - 1) hops of a ring,
-    /// two of owners.
+    /// Seconds of the delays alone, if all hops are long: 2 (n - 1) hops in a ring, two with owners.
     pub fn floor(&self, way: Way) -> f64 {
         let hops = match way.engine {
             EngineKind::Ring => 2 * (self.members.len() - 1),

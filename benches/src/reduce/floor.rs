@@ -1,4 +1,4 @@
-//! What a reduction cannot do without, each measured by itself on one core: encryption, the kernel's copies, the codec.
+//! The least work of a reduction, each part measured alone on one core: encryption, the kernel's copies, the codec.
 
 use anyhow::{Context, Result};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -10,12 +10,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-/// Bytes that a TLS record holds at most.
+/// Most bytes of a TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes of a write to a socket.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Seconds of one core.
+/// Seconds of each part on one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
     pub encryption: f64,
@@ -24,11 +24,11 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// All of a reduction by `nodes` over `elements` values, on `cores` cores; none for codecs whose payloads depend on
-    /// the values.
+    /// The work of a reduction by `nodes` over `elements` values, on `cores` cores; none for codecs whose payloads
+    /// depend on the values.
     ///
     /// # Errors
-    /// The system refuses a socket.
+    /// If the system refuses a socket.
     pub fn of(way: Way, elements: usize, nodes: usize, cores: usize) -> Result<Option<Self>> {
         let Some(kind) = way.kind() else { return Ok(None) };
         // Each byte of the encoded vector travels over n - 1 links twice: around the ring, or to its owner and back.
@@ -50,7 +50,7 @@ impl Floor {
     }
 }
 
-/// The least of three: a floor is not to hold what else the machine does.
+/// The least of three measurements: a floor must not include other load of the machine.
 fn quickest(mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
     let mut least = measure()?;
     for _ in 0..2 {
@@ -79,7 +79,7 @@ fn encryption(bytes: usize) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Writing `bytes` to a socket and reading them from it, by turns on one thread.
+/// Writing `bytes` to a socket and reading them from it, in turns on one thread.
 fn copies(bytes: usize) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a socket on loopback")?;
     let mut sender = TcpStream::connect(listener.local_addr()?)?;
@@ -118,8 +118,8 @@ fn ring_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// All members' codec work: every chunk is encoded by each member, decoded and added by its owner, encoded once as a sum,
-/// and checked by all others.
+/// All members' codec work: every chunk is encoded by each member, decoded and added by its owner, encoded once as a
+/// sum, and checked by all others.
 fn owners_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
     let values = vec![1e-3f32; elements.min(1 << 18)];
     let (mut bytes, mut part) = (vec![0; codec::encoded_len(kind, values.len())], values.clone());

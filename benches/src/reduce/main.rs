@@ -1,8 +1,8 @@
 //! `bench-reduce`: averaging a vector over real processes and real connections, beside gloo and hivemind, in turns
 //! within one run.
 //!
-//! On loopback the floor is what encryption, the kernel's copies and the codec take when each is measured alone, spread
-//! over the cores; on links of limited rate it is the wire: 2 (n - 1) / n of the encoded vector over each node's link.
+//! On loopback the floor is the time of encryption, the kernel's copies and the codec, each measured alone and spread
+//! over the cores. On links of limited rate it is the wire: 2 (n - 1) / n of the encoded vector over each node's link.
 
 mod delayed;
 mod floor;
@@ -39,21 +39,22 @@ struct Arguments {
     /// Sizes of the vector, in MiB of f32.
     #[arg(long, value_delimiter = ',', default_values_t = [64])]
     mib: Vec<usize>,
-    /// ring, owners
+    /// Engines: ring, owners
     #[arg(long, value_delimiter = ',', default_values_t = ["ring".to_owned(), "owners".to_owned()])]
     engine: Vec<String>,
-    /// bf16, int8, and with owners int4 and top-k
+    /// Codecs: bf16, int8, and with owners int4 and top-k
     #[arg(long, value_delimiter = ',', default_values_t = ["bf16", "int8", "int4"].map(String::from))]
     codec: Vec<String>,
-    /// Each node's link carries so many Mbit/s either way (needs root: network namespaces); else loopback. One for all, or
-    /// one for each node: owners are then also dealt their chunks by these, beside equal shares.
+    /// Mbit/s that each node's link carries in either direction (needs root: network namespaces); without it, loopback.
+    /// One rate for all, or one for each node: then owners also run with their chunks dealt by these rates, beside
+    /// equal shares
     #[arg(long, value_delimiter = ',')]
     rate: Vec<u32>,
-    /// All members in this process, so many milliseconds away from each other, without encryption and rivals.
+    /// Run all members in this process, so many milliseconds away from each other, without encryption and rivals
     #[arg(long, conflicts_with = "rate")]
     delay: Option<u64>,
-    /// With --delay: members are dealt in turn to so many sites, inside of which they are 1 ms from each other; rings that
-    /// know of it then take turns with such that do not.
+    /// With --delay: deal the members in turn to so many sites; members of a site are 1 ms from each other. Rings that
+    /// know the distances then take turns with rings that do not
     #[arg(long, default_value_t = 1, requires = "delay")]
     sites: usize,
     /// KiB of f32 instead of --mib, for small rounds.
@@ -62,16 +63,16 @@ struct Arguments {
     /// Turns of each; one more before them warms up.
     #[arg(long, default_value_t = 5)]
     turns: usize,
-    /// A Python that has PyTorch and perhaps hivemind; else what PYTHON names, else python3.
+    /// A Python with PyTorch and perhaps hivemind (default: the one that the variable PYTHON names, or python3)
     #[arg(long)]
     python: Option<String>,
-    /// Starling alone.
+    /// Run Starling alone
     #[arg(long)]
     no_rivals: bool,
-    /// Append one JSON object a row to this file; else to what JSON names.
+    /// Append one JSON object a row to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Be the worker of this index, at the address after it.
+    /// Run as the worker of this index, at the address after it
     #[arg(long, hide = true, num_args = 2, value_names = ["INDEX", "HOST"])]
     worker: Option<Vec<String>>,
 }
@@ -116,29 +117,29 @@ struct Case<'a> {
     nodes: usize,
     elements: usize,
     cores: usize,
-    /// Mbit/s of each node's link; none on loopback.
+    /// Mbit/s of each node's link; empty on loopback.
     rates: &'a [u32],
 }
 
-/// Who takes turns, and the seconds of each turn.
+/// A system that takes turns, and its measurements.
 struct Contestant {
     kind: Kind,
     seconds: Vec<f64>,
     cpu: Vec<f64>,
-    /// Bytes of the encoded vector, as last sent.
+    /// Bytes of the encoded vector in the last turn.
     encoded: usize,
-    /// The most bytes that a member held in a turn, beyond those before it.
+    /// The most bytes that a member had in use in a turn, beyond those before the turn.
     held: usize,
-    /// Seconds that distance takes.
+    /// Seconds of the delays alone.
     floor: Option<f64>,
-    /// What each node has measured of its uplink so far, in kbit/s.
+    /// The uplink of each node, in kbit/s, as it has measured it so far.
     uplinks: Vec<u32>,
-    /// It has failed, and takes no more turns.
+    /// The contestant has failed, and takes no more turns.
     out: bool,
 }
 
-/// What one turn of ours took: the slowest member's seconds, all members' CPU seconds, the bytes of the update, and the
-/// most that a member held.
+/// The measurements of one turn of Starling: the slowest member's seconds, all members' CPU seconds, the bytes of the
+/// update, and the most bytes that a member had in use.
 #[derive(Default)]
 struct Turn {
     seconds: f64,
@@ -153,13 +154,13 @@ enum Kind {
     Rival(Rival, rivals::Flock),
 }
 
-/// What is known of the links.
+/// What an engine knows of the links.
 #[derive(Clone, Copy, PartialEq)]
 enum Known {
     Nothing,
-    /// Owners are dealt their chunks by the links' rates.
+    /// The links' rates, by which owners are dealt their chunks.
     Rates,
-    /// The ring goes by how far members are from each other.
+    /// The distances between members, by which the ring is ordered.
     Trips,
 }
 
@@ -206,7 +207,7 @@ impl Case<'_> {
                 };
                 (contestant.encoded, contestant.uplinks) = (done.encoded, done.uplinks);
                 contestant.held = contestant.held.max(done.held);
-                // The first warms up.
+                // The first turn warms up.
                 if turn > 0 {
                     contestant.seconds.push(done.seconds);
                     contestant.cpu.push(done.cpu);
@@ -276,7 +277,7 @@ impl Case<'_> {
         Rival::ALL.into_iter().filter_map(start).collect()
     }
 
-    /// Upload bandwidths that chunks are dealt by, in kbit/s.
+    /// Upload bandwidths by which chunks are dealt, in kbit/s.
     fn kbps(&self, known: Known) -> Vec<u32> {
         match known {
             Known::Nothing | Known::Trips => vec![0; self.nodes],
@@ -302,8 +303,8 @@ impl Case<'_> {
         Ok(turn)
     }
 
-    /// Seconds that the slowest link needs for what it carries of a vector of so many bytes: the bytes that its node sends
-    /// in a ring, or with chunks dealt by these bandwidths. None on loopback.
+    /// Seconds that the slowest link needs for its part of a vector of `bytes`: the bytes that its node sends in a
+    /// ring, or with chunks dealt by these bandwidths. None on loopback.
     fn wire_floor(&self, bytes: usize, kbps: Option<Vec<u32>>) -> Option<f64> {
         let chunks = update::chunks(self.elements);
         let owners = kbps.map(|kbps| Owners::new(&kbps, chunks));

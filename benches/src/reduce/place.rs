@@ -1,4 +1,4 @@
-//! Where members run: all on loopback, or each on a machine of its own behind a link of limited rate.
+//! The machines of members: all on loopback, or each on a machine of its own behind a link of limited rate.
 
 use anyhow::{Result, bail};
 use starling_tests::netns::Network;
@@ -10,10 +10,10 @@ pub struct Places {
 }
 
 impl Places {
-    /// `nodes` places; with rates in Mbit/s, each has a network namespace whose link carries no more either way.
+    /// `nodes` places. With rates in Mbit/s, each has a network namespace whose link has that rate in either direction.
     ///
     /// # Errors
-    /// The system makes no namespaces or limits.
+    /// If the system makes no namespaces or limits.
     pub fn new(rates: &[u32], nodes: usize) -> Result<Self> {
         if rates.is_empty() {
             return Ok(Self { nodes, network: None });
@@ -40,7 +40,7 @@ impl Places {
         self.network.as_ref().map_or_else(|| "lo".into(), |network| network.interface(node))
     }
 
-    /// The command, there.
+    /// The command that runs `command` at the place of `node`.
     pub fn on(&self, node: usize, command: &[String]) -> Vec<String> {
         let before = self.network.as_ref().map_or_else(Vec::new, |network| network.on(node).to_vec());
         before.into_iter().chain(command.iter().cloned()).collect()

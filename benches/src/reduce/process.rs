@@ -1,4 +1,4 @@
-//! A process that is spoken to by lines of JSON, here or in a network namespace.
+//! A process that takes and answers lines of JSON, here or in a network namespace.
 
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Killed when dropped.
+/// A process, killed when dropped.
 pub struct Process {
     child: Child,
     input: ChildStdin,
@@ -14,10 +14,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it writes to its standard error is shown if `loud`.
+    /// Starts `command`; its standard error is shown if `loud`.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn start<S: AsRef<OsStr>>(command: &[S], loud: bool) -> Result<Self> {
         let (program, arguments) = command.split_first().context("no command")?;
         let mut child = Command::new(program)
@@ -34,7 +34,7 @@ impl Process {
     /// Sends one line.
     ///
     /// # Errors
-    /// The process has ended.
+    /// If the process has ended.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").context("a process of the bench has ended; see above for why")
     }
@@ -42,14 +42,14 @@ impl Process {
     /// Reads one line.
     ///
     /// # Errors
-    /// The process has ended, or says something else.
+    /// If the process has ended, or the line does not parse.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
         loop {
             let mut line = String::new();
             if self.output.read_line(&mut line)? == 0 {
                 bail!("a process of the bench has ended; see above for why");
             }
-            // Libraries say this and that on their standard output.
+            // Libraries print other lines on their standard output.
             if line.starts_with('{') {
                 return serde_json::from_str(&line).with_context(|| format!("it says {}", line.trim()));
             }

@@ -70,7 +70,7 @@ impl Flock {
     /// Starts all members.
     ///
     /// # Errors
-    /// This Python does not have it, or it does not work here.
+    /// If this Python does not have the rival, or it does not work here.
     pub fn start(rival: Rival, python: &str, places: &Places, elements: usize) -> Result<Self> {
         let nodes = places.len();
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
@@ -109,7 +109,7 @@ impl Flock {
     /// One averaging: seconds of the slowest member.
     ///
     /// # Errors
-    /// A member has ended, or does not hold the mean.
+    /// If a member has ended, or does not hold the mean.
     pub fn turn(&mut self) -> Result<f64> {
         for member in &mut self.members {
             member.tell("go")?;

@@ -1,5 +1,5 @@
-//! One member of the flock under test: a process with a real network and a reducer, told what to do on its standard
-//! input, a JSON object a line, and answering on its standard output.
+//! One member of the measured flock: a process with a real network and a reducer. It takes orders on its standard
+//! input, a JSON object a line, and answers on its standard output.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -17,45 +17,45 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// All members weigh the same, and nothing is too long.
+/// The statement of every member: all weigh the same, and no norm is too large.
 pub const EQUAL: Stated = Stated { tokens: 1, steps: 1, norm: f32::MAX };
 
-/// How long members look for each other.
+/// The time in which members must connect.
 const MEETING: Duration = Duration::from_secs(60);
 
-/// What the worker is told.
+/// An order to the worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Order {
-    /// Connect to these, in ring order, this worker among them.
+    /// Connect to these members, in ring order, this worker among them.
     Meet { peers: Vec<Member> },
-    /// Reduce `elements` values, as the `turn`-th, with owners by the upload bandwidths of the peers.
+    /// Reduce `elements` values in turn `turn`; owners deal chunks by the upload bandwidths of the peers.
     Reduce { turn: u32, elements: usize, engine: String, codec: String, kbps: Vec<u32> },
 }
 
-/// What it answers.
+/// The worker's answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
     Here(Member),
     Met,
-    /// Seconds by the clock, of all threads, and what came out.
+    /// The time by the clock and of all threads, in seconds, and the result.
     Reduced {
         seconds: f64,
         cpu: f64,
         digest: String,
-        /// Largest distance from the mean, in the largest absolute value of the mean.
+        /// Largest distance from the mean, relative to the largest absolute value of the mean.
         error: f64,
         /// Bytes of the encoded update.
         encoded: usize,
-        /// Bytes that the process had in use at the most during the reduction, the update among them, beyond those before.
+        /// Peak of the bytes in use during the reduction, the update among them, beyond those before it.
         held: usize,
-        /// What this worker has measured of its uplink, in kbit/s; 0 for nothing yet.
+        /// This worker's uplink as it has measured it, in kbit/s; 0 without a measurement.
         upload_kbps: u32,
     },
 }
 
-/// Where a member is.
+/// The address of a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub node: String,
@@ -67,7 +67,7 @@ pub fn offered(index: usize, elements: usize) -> Vec<f32> {
     values(index).take(elements).collect()
 }
 
-/// Small, of both signs, of different sizes from block to block.
+/// Small values of both signs, of different sizes from block to block.
 fn values(index: usize) -> impl Iterator<Item = f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(index as u64 + 1);
     let mut next = move || {
@@ -77,10 +77,10 @@ fn values(index: usize) -> impl Iterator<Item = f32> {
     (0usize..).map(move |i| (next() as f32 / 2f32.powi(31) - 0.5) * 1e-3 / (1 + (i / 256) % 7) as f32)
 }
 
-/// Obeys until the input ends.
+/// Obeys orders until the input ends.
 ///
 /// # Errors
-/// Anything that goes wrong; the parent sees it on the standard error.
+/// Any failure; the parent shows it, since it is written to the standard error.
 pub fn run(index: usize, host: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(obey(index, host))
@@ -160,11 +160,11 @@ struct Flock {
 
 #[derive(Default)]
 struct Vectors {
-    /// What this member offers.
+    /// The values that this member offers.
     mine: Arc<Vec<f32>>,
-    /// The mean of what all do.
+    /// The mean of all members' values.
     mean: Vec<f32>,
-    /// What comes out.
+    /// The result of the reduction.
     out: Vec<f32>,
 }
 

@@ -15,7 +15,7 @@ pub(super) const fn encoded_len(elements: usize) -> usize {
 
 /// Writes `src` as bf16, little-endian, into `dst` of 2 bytes an element.
 ///
-/// Refuses what is not finite or would not be after rounding; `dst` then holds no payload.
+/// Refuses a value that is not finite, or would not be after rounding; `dst` then holds no payload.
 pub fn bf16_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
     check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let largest = pulp::Arch::new().dispatch(
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn rounds_to_nearest_even() {
-        // (f32 bits, bf16 bits): exact, ties to even both ways, carry into the exponent, subnormals, signed zeros.
+        // (f32 bits, bf16 bits): exact values, ties to even in both directions, a carry into the exponent, subnormals,
+        // and signed zeros.
         for (bits, expected) in [
             (0x3f80_0000, 0x3f80),
             (0x3f80_8000, 0x3f80),

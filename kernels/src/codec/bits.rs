@@ -1,6 +1,7 @@
 //! Bits of a payload, the lowest of a byte first.
 
-/// Writes bits, the lowest first, a word at a time: whole bytes count, what is above them is written again.
+/// Writes bits, the lowest first, a word at a time. Only whole bytes count: the next call writes the bits above them
+/// again.
 pub(super) struct BitWriter {
     /// The next whole byte.
     pub at: usize,
@@ -10,7 +11,7 @@ pub(super) struct BitWriter {
 }
 
 impl BitWriter {
-    /// Writes the `count` (at most 56) low bits of `bits`, above which there are none.
+    /// Writes the `count` (at most 56) low bits of `bits`; the bits above them must be 0.
     #[inline(always)]
     pub fn put(&mut self, out: &mut [u8], bits: u64, count: u32) {
         self.held |= bits << self.count;
@@ -42,7 +43,7 @@ impl<'a> BitReader<'a> {
         word >> (self.at % 8)
     }
 
-    /// Moves on, unless that is beyond the end.
+    /// Skips `count` bits; `None` if that is beyond the end.
     #[inline(always)]
     fn skip(&mut self, count: usize) -> Option<()> {
         self.at += count;
@@ -56,7 +57,7 @@ impl<'a> BitReader<'a> {
         self.skip(count as usize).map(|()| bits)
     }
 
-    /// A gap; one that would leave a block of `elements` is cut off there.
+    /// Reads a Rice-coded gap; a gap that would leave a block of `elements` is read as `elements`.
     #[inline(always)]
     pub fn rice(&mut self, r: u32, elements: usize) -> Option<usize> {
         let mut high = 0;
@@ -64,7 +65,7 @@ impl<'a> BitReader<'a> {
             let ones = self.peek().trailing_ones().min(56) as usize;
             high += ones;
             if high << r >= elements {
-                // So many ones must be there, or the block is cut off before it goes wrong.
+                // The block must hold that many ones, or it is truncated before its place is wrong.
                 return self.skip(ones).map(|()| elements);
             }
             if ones < 56 {
@@ -75,7 +76,7 @@ impl<'a> BitReader<'a> {
         }
     }
 
-    /// What follows the last byte that was begun, whose other bits must be 0.
+    /// Returns the bytes after the last byte that was begun; `None` if the other bits of that byte are not 0.
     pub fn finish(mut self) -> Option<&'a [u8]> {
         let rest = (8 - self.at % 8) % 8;
         if self.take(rest as u32)? != 0 {

@@ -1,7 +1,8 @@
-//! Error feedback (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847): what a payload failed to say is added to the
-//! next vector. With residual e, decay beta and vector x a payload is made of [`offered`], `a = beta e + x`; when it is
-//! known to count, [`settle`] leaves `e = a - decode(payload)`. Until then the residual is as it was, and the same bytes
-//! can be offered again. Products and sums are rounded one after the other, never fused.
+//! Error feedback (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847): the part of a vector that its payload did
+//! not carry is added to the next vector. With residual e, decay beta and vector x a payload is made of [`offered`],
+//! `a = beta e + x`. Once the payload is known to count, [`settle`] leaves `e = a - decode(payload)`. Until then the
+//! residual is as it was, and the same bytes can be offered again. Products and sums are rounded one after the other,
+//! never fused.
 
 /// `sum = beta * residual + src`, element by element.
 ///
@@ -45,7 +46,7 @@ mod tests {
         (0..elements).map(|i| ((i * 7919 + round * 104_729) % 1000) as f32 / 1000.0 - 0.4).collect()
     }
 
-    /// Over many rounds what was said adds up to what was offered, but for one residual.
+    /// Checks that over many rounds the sum of the decoded payloads is the sum of the vectors, but for one residual.
     fn adds_up(mut say: impl FnMut(&[f32], &mut [f32])) {
         let n = 5000;
         let (mut residual, mut offered_in_all, mut said_in_all) = (vec![0.0; n], vec![0.0f64; n], vec![0.0f64; n]);

@@ -1,5 +1,5 @@
-//! int4 in blocks of 64 with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so
-//! that neighbours in memory stay neighbours in vector registers.
+//! int4 in blocks of 64 with a bf16 scale each, two values a byte: one of the block's first half and one of its second,
+//! so that neighbours in memory stay neighbours in vector registers.
 
 use super::error::{CodecError, check_length};
 use super::scale::{self, ROUNDER, magnitude, widen};
@@ -17,7 +17,7 @@ pub(super) const fn encoded_len(elements: usize) -> usize {
 
 /// Writes `src` into `dst` of [`encoded_len`] bytes: scales, then values.
 ///
-/// Refuses what is not finite or too large; `dst` then holds no payload.
+/// Refuses a value that is not finite or is too large; `dst` then holds no payload.
 pub fn int4_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
     check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let (scales, values) = dst.split_at_mut(2 * src.len().div_ceil(INT4_BLOCK));
@@ -28,8 +28,8 @@ pub fn int4_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
     })
 }
 
-/// A struct where a closure would do, but for the compiler: closures of this size it keeps apart from the function that
-/// has the wide instructions.
+/// A struct instead of a closure: the compiler does not inline closures of this size into the function that has the
+/// wide instructions.
 struct Encode<'a> {
     src: &'a [f32],
     scales: &'a mut [[u8; 2]],
@@ -159,7 +159,7 @@ fn accepts(scale: u16, q: &[u8]) -> bool {
     scale::fits(scale, any == 0) && !lowest
 }
 
-/// Why [`accepts`] said no.
+/// The reason why [`accepts`] refused the block.
 #[cold]
 fn reason(scales: &[[u8; 2]], values: &[u8], block: usize) -> CodecError {
     let bits = scales.get(block).map_or(0, |s| u16::from_le_bytes(*s));

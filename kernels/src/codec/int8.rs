@@ -1,7 +1,8 @@
 //! int8 in blocks of 256 with a bf16 scale each.
 //!
-//! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to `x / scale`,
-//! ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
+//! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to
+//! `x / scale`, ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it
+//! computes.
 
 use super::error::{CodecError, check_length};
 use super::scale::{self, ROUNDER, magnitude, widen};
@@ -19,7 +20,7 @@ pub(super) const fn encoded_len(elements: usize) -> usize {
 
 /// Writes `src` into `dst` of [`encoded_len`] bytes: scales, then values.
 ///
-/// Refuses what is not finite or too large; `dst` then holds no payload.
+/// Refuses a value that is not finite or is too large; `dst` then holds no payload.
 pub fn int8_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
     check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let (scales, values) = dst.split_at_mut(2 * src.len().div_ceil(INT8_BLOCK));
@@ -118,7 +119,7 @@ fn accepts(scale: u16, q: &[u8]) -> bool {
     scale::fits(scale, any == 0) && lowest != i8::MIN
 }
 
-/// Why [`accepts`] said no.
+/// The reason why [`accepts`] refused the block.
 #[cold]
 fn reason(scales: &[[u8; 2]], values: &[u8], block: usize) -> CodecError {
     let bits = scales.get(block).map_or(0, |s| u16::from_le_bytes(*s));
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_scale_is_rounded_up() {
-        // 1 / 127 = 0x3c010204: not a bf16, so the next one above, and 1.0 becomes 126.03 -> 126 of them.
+        // 1 / 127 = 0x3c010204 is not a bf16, so the scale is the next bf16 above, and 1.0 is 126.03 -> 126 scales.
         assert_eq!(encoded(&[1.0]).unwrap(), [0x02, 0x3c, 126]);
         for largest in [1.0f32, 3.7, 1e-20, 5e30] {
             let bytes = encoded(&[largest]).unwrap();

@@ -1,8 +1,8 @@
 //! Codecs at memory speed: how a vector of f32 is written on the wire.
 //!
 //! The scalar specification lives in the protocol crate, which this crate does not know; a test proves that the two
-//! write the same bytes and accept the same ones. What is here is written so that it vectorises, and dispatched at run
-//! time to the widest instructions of the machine. Payloads carry no headers: their geometry is known beforehand.
+//! write the same bytes and accept the same ones. The code here is written so that it vectorises, and is dispatched at
+//! run time to the widest instructions of the machine. Payloads carry no headers: their geometry is known beforehand.
 //!
 //! * [`CodecKind::Bf16`]: one little-endian bf16 an element, rounded to nearest even.
 //! * [`CodecKind::Int8`]: blocks of [`INT8_BLOCK`] elements, the last one shorter; first the scales of all blocks as
@@ -33,7 +33,7 @@ pub use int8::{INT8_BLOCK, int8_decode, int8_decode_add, int8_encode};
 pub use topk::{TOPK_BLOCK, TopkScratch, topk_check, topk_decode, topk_decode_add, topk_encode, topk_encoded_max};
 pub use vector::{add_scaled, scale};
 
-/// Which codec, of those whose payloads have a fixed length.
+/// A codec whose payloads have a fixed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecKind {
     Bf16,
@@ -68,7 +68,7 @@ pub fn decode(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), Code
     }
 }
 
-/// Whether a payload is one that an encoder of `elements` values could have written: what [`decode`] accepts.
+/// Checks that an encoder of `elements` values could have written the payload: [`decode`] accepts exactly these.
 pub fn check(kind: CodecKind, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     match kind {
         CodecKind::Bf16 => bf16::check(bytes, elements),

@@ -1,4 +1,4 @@
-//! Scales: the bf16 that a block's integers are multiplied with, the largest magnitude divided by the largest integer,
+//! Scales: the bf16 by which a block's integers are multiplied, the largest magnitude divided by the largest integer,
 //! rounded up. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
 
 use super::error::CodecError;
@@ -26,7 +26,7 @@ pub(super) fn of(magnitude: u32, levels: f32) -> Option<u16> {
     Some(if scale < SCALE_MIN { 0 } else { scale })
 }
 
-/// Whether an encoder writes this scale; 0 stands exactly with zeros.
+/// Whether an encoder writes this scale; a block has scale 0 exactly if its values are zeros.
 #[inline(always)]
 pub(super) fn fits(scale: u16, zeros: bool) -> bool {
     if zeros { scale == 0 } else { is_lawful(scale) }

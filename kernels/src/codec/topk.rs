@@ -1,5 +1,5 @@
 //! Chunked top-k: the largest values of each block of 4096, as one of two magnitudes with a sign, at Rice-coded places.
-//! The layout is stated by the protocol crate's codec of that name.
+//! The protocol crate's codec of that name states the layout.
 
 use super::bits::{BitReader, BitWriter};
 use super::error::CodecError;
@@ -13,7 +13,7 @@ pub(super) const LLOYD_PASSES: usize = 2;
 /// Bits of the largest and of the smallest magnitude that can be written.
 pub(super) const LARGEST: u32 = (SCALE_MAX as u32) << 16;
 pub(super) const SMALLEST: u32 = (SCALE_MIN as u32) << 16;
-/// Magnitudes are counted by their bits without so many low ones: by exponent and two bits of mantissa.
+/// Magnitudes are counted by their bits without this many low ones: by exponent and two bits of mantissa.
 const BIN_SHIFT: u32 = 21;
 const BINS: usize = 1 << (31 - BIN_SHIFT);
 
@@ -41,7 +41,7 @@ const fn block_max(k: usize, elements: usize) -> usize {
     6 + (count * (8 + rice(elements, count) as usize)).div_ceil(8)
 }
 
-/// Memory that encoding uses again for each block: 22 KiB.
+/// Memory that the encoder reuses for each block: 22 KiB.
 pub struct TopkScratch {
     /// Two counts of each bin, so that equal neighbours do not wait for each other.
     bins: Box<[[u16; BINS]; 2]>,
@@ -55,9 +55,9 @@ impl Default for TopkScratch {
     }
 }
 
-/// Writes `src` to `out`, in place of what was there.
+/// Replaces the content of `out` by the encoded `src`.
 ///
-/// Refuses what is not finite or too large; `out` then holds no payload.
+/// Refuses a value that is not finite or is too large; `out` then holds no payload.
 pub fn topk_encode(k: usize, src: &[f32], scratch: &mut TopkScratch, out: &mut Vec<u8>) -> Result<(), CodecError> {
     out.clear();
     for (block, x) in src.chunks(TOPK_BLOCK).enumerate() {
@@ -74,8 +74,9 @@ pub fn topk_encode(k: usize, src: &[f32], scratch: &mut TopkScratch, out: &mut V
     Ok(())
 }
 
-/// The places of the `budget` largest magnitudes, ascending; of equal ones the first. Counts magnitudes by bins, down to
-/// the bin of the last one kept, takes what is there or above, and selects exactly among these.
+/// Finds the places of the `budget` largest magnitudes, ascending; of equal magnitudes the first. Counts magnitudes by
+/// bins, down to the bin of the last one kept, collects the places of that bin and above, and selects exactly among
+/// them.
 fn keep(budget: usize, x: &[f32], largest: u32, scratch: &mut TopkScratch) {
     let TopkScratch { bins, places, edge } = scratch;
     places.clear();
@@ -109,8 +110,8 @@ fn keep(budget: usize, x: &[f32], largest: u32, scratch: &mut TopkScratch) {
     }
 }
 
-/// Places of magnitudes not below `bound`. Each place is written and then kept or not: where large values stand cannot be
-/// predicted, and a wrong guess costs more than a store.
+/// Places of magnitudes not below `bound`. Each place is written and then kept or not: the places of large values
+/// cannot be predicted, and a wrong branch prediction costs more than a store.
 fn collect(x: &[f32], bound: u32, places: &mut Vec<u16>) {
     places.resize(x.len() + 1, 0);
     let mut count = 0;
@@ -121,7 +122,7 @@ fn collect(x: &[f32], bound: u32, places: &mut Vec<u16>) {
     places.truncate(count);
 }
 
-/// Leaves the `budget` (at least 1, fewer than there are) largest.
+/// Leaves the `budget` largest of `places`; `budget` is at least 1 and below their number.
 fn select(budget: usize, x: &[f32], places: &mut Vec<u16>, edge: &mut Vec<u32>) {
     let of = |place: &u16| magnitude(x[usize::from(*place)]);
     edge.clear();
@@ -150,16 +151,17 @@ fn write_block(x: &[f32], places: &[u16], out: &mut Vec<u8>) {
     pack(x.len(), low, high, entries, out);
 }
 
-/// What is kept of an element.
+/// A kept element.
 pub(super) struct Entry {
-    /// Within the block.
+    /// The place within the block.
     pub place: u32,
     pub negative: bool,
     /// Whether it takes the higher level.
     pub upper: bool,
 }
 
-/// Appends a block of `elements` with these entries, whose places ascend, and levels, which only entries need.
+/// Appends a block of `elements` with these entries, in ascending order of places. Only a block with entries has
+/// levels.
 #[inline(always)]
 pub(super) fn pack(
     elements: usize,
@@ -177,7 +179,7 @@ pub(super) fn pack(
     out.extend_from_slice(&high.to_le_bytes());
     let r = rice(elements, count);
     let mut bits = BitWriter { at: out.len(), held: 0, count: 0 };
-    // Room for words that are written whole, the last one beyond the end.
+    // Space for words that are written whole, the last one beyond the end.
     out.resize(bits.at + (count * (8 + r as usize)).div_ceil(8) + 8, 0);
     let mut next = 0;
     for Entry { place, negative, upper } in entries {
@@ -189,7 +191,7 @@ pub(super) fn pack(
             ones -= 32;
         }
         let tail = u64::from(gap & ((1 << r) - 1)) | u64::from(negative) << r | u64::from(upper) << (r + 1);
-        // At most 32 + 1 + 10 + 2 bits, and 7 that are held.
+        // At most 32 + 1 + 10 + 2 new bits, and 7 held ones.
         bits.put(out, ((1 << ones) - 1) | tail << (ones + 1), ones + r + 3);
     }
     out.truncate(bits.at + usize::from(bits.count > 0));
@@ -202,7 +204,7 @@ fn levels(x: &[f32], places: &[u16]) -> (u16, u16, f64) {
     }
     let magnitudes = || places.iter().map(|place| f64::from(x[usize::from(*place)].abs()));
     let all = magnitudes().fold(0.0, |sum, m| sum + m) / places.len() as f64;
-    // Both means, if there are both. Adding 0 changes no sum, and needs no branch.
+    // The means of both parts, if neither is empty. Adding 0 changes no sum, and needs no branch.
     let deal = |bound: f64| {
         let (mut low, mut high, mut lows) = (0.0f64, 0.0f64, 0usize);
         for m in magnitudes() {
@@ -239,12 +241,12 @@ pub fn topk_decode_add(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), Co
     walk(k, bytes, dst.len(), |place, value| dst[place] += value)
 }
 
-/// Whether a payload is one that an encoder of `elements` values could have written.
+/// Checks that an encoder of `elements` values could have written the payload.
 pub fn topk_check(k: usize, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     walk(k, bytes, elements, |_, _| {})
 }
 
-/// Calls `put` with place and value of each entry. Refuses what is not canonical, perhaps after some calls.
+/// Calls `put` with place and value of each entry. Refuses a payload that is not canonical, perhaps after some calls.
 #[inline(always)]
 pub(super) fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
     let mut rest = bytes;
@@ -260,7 +262,7 @@ pub(super) fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(
     if rest.is_empty() { Ok(()) } else { Err(CodecError::Trailing { bytes: rest.len() }) }
 }
 
-/// What stands before a block's entries.
+/// The fields before a block's entries.
 struct Head {
     count: usize,
     low: u16,
@@ -268,7 +270,7 @@ struct Head {
 }
 
 impl Head {
-    /// Reads it, `None` if there are no entries, and returns what follows.
+    /// Reads the head (`None` if there are no entries) and returns the bytes after it.
     fn read(k: usize, block: usize, bytes: &[u8], elements: usize) -> Result<(Option<Self>, &[u8]), CodecError> {
         let word = |bytes: &[u8], at: usize| {
             let bytes = bytes.get(at..at + 2).and_then(|b| b.first_chunk::<2>());
@@ -290,7 +292,7 @@ impl Head {
         Ok((Some(Self { count, low, high }), &bytes[6..]))
     }
 
-    /// Reads the entries and returns what follows.
+    /// Reads the entries and returns the bytes after them.
     #[inline(always)]
     fn entries<'a>(
         &self,
@@ -316,7 +318,7 @@ impl Head {
             let magnitude = widen(if upper == 1 { self.high } else { self.low });
             put(place, if tail & 1 == 1 { -magnitude } else { magnitude });
         }
-        // One level is written twice, and then all entries take the lower; of two levels both are taken.
+        // An encoder writes a single level twice, and all entries take the lower. Of two levels each has an entry.
         if uppers == self.count || (uppers > 0) != (self.low != self.high) {
             return Err(CodecError::BadScale { block, bits: self.high });
         }

@@ -1,5 +1,5 @@
-//! The arithmetic of the reduction around the codecs. A product and a sum are rounded one after the other, never fused,
-//! so that every machine gets the same bits.
+//! Vector arithmetic of the reduction. A product and a sum are rounded one after the other, never fused, so that every
+//! machine gets the same bits.
 
 /// `dst += src * w`, element by element.
 ///

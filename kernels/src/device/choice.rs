@@ -1,4 +1,4 @@
-//! How a user names a device.
+//! The names of devices that a user can give.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     Cuda(usize),
 }
 
-/// A name that is no device.
+/// The error for a name that is no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no device; say auto, cpu, wgpu, wgpu:N, cuda or cuda:N")]
 pub struct ChoiceError(String);
@@ -27,7 +27,7 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
         let error = || ChoiceError(text.to_string());
         let (kind, index) = match text.split_once(':') {
-            // u16 is what drivers count in, and refuses signs and spaces once digits are checked.
+            // Drivers count in u16. The parser of integers would accept a sign, so the digits are checked first.
             Some((kind, index)) if index.bytes().all(|b| b.is_ascii_digit()) => {
                 (kind, Some(index.parse::<u16>().map_err(|_| error())?))
             }

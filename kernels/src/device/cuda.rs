@@ -3,7 +3,7 @@
 use super::{DeviceError, DeviceInfo, DeviceKind};
 use cudarc::driver::result;
 
-/// Whether a library is there. cudarc panics when it needs one that is not.
+/// Whether a library can be loaded. cudarc panics when it needs one that cannot.
 fn present(name: &str) -> bool {
     // SAFETY: NVIDIA's libraries do nothing dangerous when loaded.
     unsafe { libloading::Library::new(name) }.is_ok()

@@ -9,7 +9,7 @@ use std::panic::catch_unwind;
 /// An adapter, not yet opened.
 pub struct Found {
     pub info: DeviceInfo,
-    /// Whether its work is done by the CPU.
+    /// Whether the CPU does the adapter's work.
     pub software: bool,
     instance: wgpu::Instance,
     adapter: wgpu::Adapter,

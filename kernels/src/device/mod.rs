@@ -1,4 +1,4 @@
-//! Which device trains: asked for by name, or the best that is really there. Never a silent replacement.
+//! The device that trains: asked for by name, or the best that works. A named device is never replaced by another.
 
 mod choice;
 #[cfg(feature = "cuda")]
@@ -9,7 +9,7 @@ use std::fmt;
 
 pub use choice::{ChoiceError, DeviceChoice};
 
-/// What kind of device.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     Cpu,
@@ -23,7 +23,7 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// Number of the device among those of its kind.
     pub index: usize,
-    /// As its driver calls it.
+    /// The name that the device's driver gives.
     pub name: String,
     /// Why it was taken, as the end of a sentence: "asked for", "the best of 2 adapters".
     pub why: String,
@@ -39,7 +39,7 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// Why a device cannot be had.
+/// Why a device is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     #[error(

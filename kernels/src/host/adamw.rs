@@ -3,7 +3,7 @@
 use super::simd::{sum, vectorized};
 use super::team::{Shared, Team};
 
-/// Elements that one task updates; also the pieces whose squares are summed, so that the norm does not depend on the
+/// Elements that one task updates. The norm adds up squares by the same pieces, so that it does not depend on the
 /// number of threads.
 const PIECE: usize = 1 << 15;
 

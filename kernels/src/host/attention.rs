@@ -107,7 +107,7 @@ fn softmax(scores: &mut [f32], first: usize, width: usize, log_sum: &mut [f32]) 
     );
 }
 
-/// What the backward pass of one key head of one sequence reads.
+/// The inputs of the backward pass of one key head of one sequence.
 #[derive(Clone, Copy)]
 pub struct Kept<'a> {
     /// The sequence's rows of queries, keys and values, after the rotation.

@@ -65,10 +65,10 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// What becomes of the destination's old content.
+/// Whether a product replaces the destination's old content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Into {
-    /// It is replaced.
+    /// The product replaces it.
     Replace,
     /// The product is added to it.
     Add,
@@ -140,7 +140,7 @@ mod tests {
                 for j in 0..n + gap {
                     let got = out[i * (n + gap) + j];
                     if j >= n {
-                        // The last row of the buffer has its gap too, and none of it may be touched.
+                        // The last row of the buffer has its gap too, and the product may touch no gap.
                         prop_assert_eq!(got, 2.0);
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Numerics on host buffers: what the CPU's fused operations are made of. Nothing here knows Burn.
+//! Numerics on host buffers, from which the CPU's fused operations are made. Nothing here knows Burn.
 
 pub mod adamw;
 pub mod attention;

@@ -20,7 +20,7 @@ pub fn forward(x: &[f32], gain: &[f32], eps: f32, y: &mut [f32], inverse: &mut [
     );
 }
 
-/// [`forward`] once more, from the kept inverses.
+/// Computes [`forward`]'s output again, from the kept inverses.
 pub fn replay(x: &[f32], gain: &[f32], inverse: &[f32], y: &mut [f32]) {
     let width = gain.len();
     vectorized(

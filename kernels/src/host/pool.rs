@@ -1,4 +1,4 @@
-//! Buffers that go round: activations of one step become those of the next, so that no page is faulted in twice.
+//! Reused buffers: activations of one step become those of the next, so that no page is faulted in twice.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ impl Pool {
         Buffer { data, home: self.clone() }
     }
 
-    /// Free what is not in use.
+    /// Frees the buffers that are not in use.
     pub fn trim(&self) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -1,7 +1,7 @@
-//! Run a loop with the widest vector instructions this machine has, and the few mathematical functions such loops need.
+//! Runs a loop with the widest vector instructions of the machine; has the few mathematical functions of such loops.
 //!
 //! The functions are branchless scalar code that the compiler vectorises when it is inlined into [`vectorized`].
-//! Results depend on the machine's instruction set (FMA or not); nothing that must agree between nodes is computed here.
+//! Results depend on the machine's instruction set (FMA or not); nothing here must agree between nodes.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -17,9 +17,9 @@ impl<R, F: FnOnce() -> R> WithSimd for Loop<F> {
     }
 }
 
-/// Run `body` compiled for the best instruction set found at run time.
+/// Runs `body` compiled for the best instruction set found at run time.
 ///
-/// What `body` calls must be `#[inline(always)]` to take part.
+/// A function that `body` calls must be `#[inline(always)]` to be compiled for that set too.
 #[inline]
 pub fn vectorized<R>(body: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(Loop(body))
@@ -80,7 +80,7 @@ pub fn sum(a: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     sum3(a, a, a, |x, _, _| f(x))
 }
 
-/// The largest element; negative infinity of nothing. NaN is passed over.
+/// The largest element, ignoring NaN; negative infinity of an empty slice.
 #[inline(always)]
 pub fn max(a: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

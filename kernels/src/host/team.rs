@@ -1,4 +1,4 @@
-//! The threads of a trainer and the buffers they share.
+//! The threads of a trainer and the buffers that they share.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Threads that work on the parts of one operation.
 ///
-/// Which thread takes which part is left to chance; what a part computes never depends on it, so results are the same
-/// in every run with the same number of threads.
+/// Chance decides which thread takes which part. The result of a part never depends on it, so results are the same in
+/// every run with the same number of threads.
 pub struct Team {
     pool: Option<rayon::ThreadPool>,
     threads: usize,
@@ -31,7 +31,7 @@ impl Team {
         self.threads
     }
 
-    /// Run `f` on a thread of the team, so that the operations within fan out without a hand-over.
+    /// Runs `f` on a thread of the team, so that the operations within fan out without a change of threads.
     pub fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
             Some(pool) => pool.install(f),
@@ -39,7 +39,7 @@ impl Team {
         }
     }
 
-    /// Call `f` for each of `0..parts`; returns when all are done.
+    /// Calls `f` for each of `0..parts`; returns when all are done.
     pub fn each(&self, parts: usize, f: impl Fn(usize) + Sync) {
         let Some(pool) = self.pool.as_ref().filter(|_| parts > 1) else {
             return (0..parts).for_each(f);
@@ -62,7 +62,7 @@ impl Team {
         });
     }
 
-    /// Cut `0..len` into pieces of whole `grain`s, about `per_thread` of them for each thread, and call `f(piece, range)`.
+    /// Cuts `0..len` into pieces of whole `grain`s, about `per_thread` of them a thread, and calls `f(piece, range)`.
     pub fn ranges(&self, len: usize, grain: usize, per_thread: usize, f: impl Fn(usize, Range<usize>) + Sync) {
         let size = self.piece(len, grain, per_thread);
         self.each(len.div_ceil(size), |i| f(i, i * size..((i + 1) * size).min(len)));
@@ -108,7 +108,7 @@ impl<'a> Shared<'a> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
         assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of a buffer of {}", self.len);
-        // SAFETY: in bounds by the assertion; not aliased by the caller's promise.
+        // SAFETY: the assertion keeps it in bounds; by the caller's promise nothing else uses the range.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
     }
 }
@@ -117,7 +117,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Call `f` with `len` floats of this thread's own, of any content. Calls may nest; the memory is kept for the next.
+/// Calls `f` with `len` floats of this thread's own, of any content. Calls may nest; the next call reuses the memory.
 pub fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut buffer = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {

@@ -1,8 +1,8 @@
 //! The operations that Starling adds to Burn's backends.
 //!
-//! Each is as large as half a layer, so that a backend may fuse what it likes: on `Flex` they run on raw host buffers
-//! with hand-written gradients ([`flex`]); on every other backend they are composed of Burn's own operations
-//! ([`composed`]), which is also what the fused ones are tested against.
+//! Each is as large as half a layer, so that a backend may fuse within it. On `Flex` they run on raw host buffers
+//! with hand-written gradients ([`flex`]). On every other backend they are composed of Burn's own operations
+//! ([`composed`]); the tests compare the fused ones with these.
 
 pub mod composed;
 pub mod device;
@@ -55,7 +55,7 @@ pub struct HeadWeights<B: Backend> {
 
 /// A Burn backend with the operations of a decoder-only transformer. Activations are `[rows, width]`.
 pub trait Ops: Backend {
-    /// What the operations need beside tensors: threads and buffers, or tables on the device.
+    /// The resources of the operations beside tensors: threads and buffers, or tables on the device.
     type Context: Clone + Send;
 
     /// Rows of `table` (`[vocab, width]`) for each of `tokens` (`[rows]`): `[rows, width]`.

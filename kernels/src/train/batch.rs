@@ -1,4 +1,4 @@
-//! What a caller hands in, checked, and cut into inputs and targets.
+//! Checks of a caller's inputs, and their split into inputs and targets.
 
 use super::TrainError;
 use crate::config::ModelConfig;
@@ -21,7 +21,7 @@ impl Batch {
     }
 }
 
-/// Every token is in the vocabulary.
+/// Checks that every token is in the vocabulary.
 pub fn check_vocabulary(tokens: &[u32], vocab: usize) -> Result<(), TrainError> {
     match tokens.iter().position(|&t| t as usize >= vocab) {
         Some(at) => Err(TrainError::Vocabulary { token: tokens[at], at, vocab }),
@@ -29,7 +29,7 @@ pub fn check_vocabulary(tokens: &[u32], vocab: usize) -> Result<(), TrainError> 
     }
 }
 
-/// `sequences` (or, with `None`, any positive number of) sequences of `seq_len + 1` known tokens.
+/// Checks for `sequences` sequences (with `None`, any positive number) of `seq_len + 1` known tokens.
 pub fn check_sequences(tokens: &[u32], model: &ModelConfig, sequences: Option<usize>) -> Result<(), TrainError> {
     let length = model.seq_len + 1;
     let fits = match sequences {
@@ -46,7 +46,7 @@ pub fn check_sequences(tokens: &[u32], model: &ModelConfig, sequences: Option<us
     check_vocabulary(tokens, model.vocab)
 }
 
-/// One sequence of 1 to `seq_len` known tokens.
+/// Checks for one sequence of 1 to `seq_len` known tokens.
 pub fn check_prompt(tokens: &[u32], model: &ModelConfig) -> Result<(), TrainError> {
     if tokens.is_empty() || tokens.len() > model.seq_len {
         let want = format!("1 to {} are needed", model.seq_len);
@@ -55,12 +55,12 @@ pub fn check_prompt(tokens: &[u32], model: &ModelConfig) -> Result<(), TrainErro
     check_vocabulary(tokens, model.vocab)
 }
 
-/// A vector of the model's size.
+/// Checks the length of a vector of the model's size.
 pub fn check_length(what: &'static str, got: usize, want: usize) -> Result<(), TrainError> {
     if got == want { Ok(()) } else { Err(TrainError::Length { what, got, want }) }
 }
 
-/// A usable learning rate.
+/// Checks that a learning rate is finite and not negative.
 pub fn check_rate(lr: f64) -> Result<(), TrainError> {
     if lr.is_finite() && lr >= 0.0 { Ok(()) } else { Err(TrainError::LearningRate(lr)) }
 }

@@ -1,6 +1,6 @@
 //! Training on the CPU, through the fused operations on `Flex`.
 //!
-//! The parameters live in one flat vector in host memory; the tensors that the model sees are views of it, made anew
+//! The parameters live in one flat vector in host memory. The tensors that the model sees are views of it, made again
 //! for every pass, so that loading and reading are copies and the optimizer runs over whole vectors.
 
 use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences, clip_scale};
@@ -17,7 +17,7 @@ use burn_backend::{AutodiffBackend, Bytes, DType, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use std::sync::{Arc, PoisonError};
 
-/// See the module.
+/// A trainer on the CPU.
 pub struct HostTrainer {
     info: DeviceInfo,
     config: ModelConfig,
@@ -26,7 +26,7 @@ pub struct HostTrainer {
     layout: Layout,
     model: Model,
     context: Context,
-    /// f32, flat. Shared with the tensors of a pass, ours alone between passes.
+    /// f32, flat. A pass shares them with its tensors; between passes the trainer alone has them.
     parameters: Arc<Bytes>,
     moments: HostMoments,
 }
@@ -40,6 +40,8 @@ struct HostMoments {
 }
 
 impl HostTrainer {
+    /// Makes a trainer with parameters and moments of zero.
+    ///
     /// # Errors
     /// If the operating system gives no threads.
     pub fn new(info: DeviceInfo, config: &ModelConfig, options: &TrainerOptions) -> Result<Self, String> {
@@ -80,7 +82,7 @@ impl HostTrainer {
         Weights::of(&self.layout, |place| Tracked::from_inner(self.view(place)).require_grad())
     }
 
-    /// The parameters, to write. No pass is running, so nobody shares them.
+    /// The parameters, to write. No pass is running, so nothing else shares them.
     fn parameters_mut(&mut self) -> Result<&mut [f32], TrainError> {
         let device = self.info.to_string();
         match Arc::get_mut(&mut self.parameters) {
@@ -212,7 +214,7 @@ impl Trainer for HostTrainer {
         let logits = context.team.enter(|| model.next_logits::<Flex>(context, &weights, inputs, tokens.len()));
         let out = logits.as_slice().unwrap_or_default().to_vec();
         drop(logits);
-        // Prompts have any length: do not keep buffers for each of them.
+        // Prompts have any length, so the pool must not keep buffers for each length.
         context.pool.trim();
         Ok(out)
     }

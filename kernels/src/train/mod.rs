@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 pub use open::{OpenError, open_trainer};
 
-/// How a trainer steps.
+/// Options of a trainer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerOptions {
-    /// Sequences a micro-batch: what is on the device at once.
+    /// Sequences a micro-batch: the sequences that are on the device at once.
     pub batch: usize,
     /// Micro-batches a step.
     pub accumulate: usize,
-    /// Threads of the CPU trainer; accelerators pass over it.
+    /// Threads of the CPU trainer; accelerators ignore it.
     pub threads: usize,
     pub beta1: f64,
     pub beta2: f64,
@@ -65,7 +65,7 @@ impl TrainerOptions {
             ("clip", self.clip, 0.0, 1e30),
         ];
         for (key, value, low, high) in ranges {
-            // Written so that NaN is refused.
+            // A comparison that refuses NaN too.
             if !(value >= low && value < high) {
                 return Err(OptionsError::OutOfRange { key, low, high });
             }
@@ -74,7 +74,7 @@ impl TrainerOptions {
     }
 }
 
-/// What one step did.
+/// The outcome of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     /// Mean cross-entropy before the update, in nats per token.
@@ -85,23 +85,23 @@ pub struct StepReport {
     pub tokens: u64,
 }
 
-/// What AdamW keeps, without the numbers themselves.
+/// The state of AdamW without its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
-    /// Steps done; corrects the bias of young moments.
+    /// Steps done; AdamW corrects the bias of young moments by it.
     pub step: u64,
     /// Numbers of the first moment, and as many of the second.
     pub elements: usize,
 }
 
-/// Numbers of the moments that change hands at a time: 1 MiB.
+/// Numbers of the moments that are copied at a time: 1 MiB.
 const PIECE: usize = 1 << 18;
 
-/// Takes or gives the next numbers of the moments; an error, in plain words, ends it.
+/// Takes or gives the next numbers of the moments; an error, as text for the user, ends it.
 pub type TakePiece<'a> = dyn FnMut(&[f32]) -> Result<(), String> + 'a;
 pub type GivePiece<'a> = dyn FnMut(&mut [f32]) -> Result<(), String> + 'a;
 
-/// Why a trainer did not do what it was told. Parameters and moments are as before, but after `Device` and `Moments`.
+/// Why a trainer did not do its task. Parameters and moments are as before, except after `Device` and `Moments`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TrainError {
     #[error("{what} has {got} numbers; this model needs {want}: it belongs to another model")]
@@ -124,20 +124,20 @@ pub enum TrainError {
 
 /// A model on a device, with its optimizer. One thread owns it.
 pub trait Trainer: Send {
-    /// Where it trains, and why there.
+    /// The device, and why it was chosen.
     fn device(&self) -> &DeviceInfo;
 
-    /// Replace the parameters; AdamW's moments stay.
+    /// Replaces the parameters; AdamW's moments stay.
     fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError>;
 
-    /// Copy the parameters out.
+    /// Copies the parameters out.
     fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError>;
 
     /// One AdamW step over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
 
-    /// Instead of a step: the mean gradient over as many sequences, as it is, into `out`, in the order of the parameters.
-    /// Neither parameters nor moments change; the report's loss and norm are those of [`Trainer::step`].
+    /// Instead of a step: writes the mean gradient over as many sequences into `out`, unclipped, in the order of the
+    /// parameters. Neither parameters nor moments change; the report's loss and norm are those of [`Trainer::step`].
     fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError>;
 
     /// Sum of nats and number of predicted tokens of any number of sequences of `seq_len + 1` tokens.
@@ -146,14 +146,15 @@ pub trait Trainer: Send {
     /// Logits of the token that follows `tokens`, of which there are 1 to `seq_len`.
     fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError>;
 
-    /// How far AdamW is.
+    /// The number of AdamW's steps, and the size of its moments.
     fn moments(&self) -> Moments;
 
-    /// Hands AdamW's numbers out: all of the first moment, then all of the second, in the order of the schema, in pieces
-    /// of at most 1 MiB, so that there is never a second copy of them.
+    /// Hands out AdamW's numbers: all of the first moment, then all of the second, in the order of the schema, in
+    /// pieces of at most 1 MiB, so that there is never a second copy of them.
     fn read_moments(&mut self, take: &mut TakePiece) -> Result<(), TrainError>;
 
-    /// Replace AdamW's state by numbers in the order of [`Trainer::read_moments`], asked for in pieces of at most 1 MiB.
+    /// Replaces AdamW's state by numbers in the order of [`Trainer::read_moments`], which it asks for in pieces of at
+    /// most 1 MiB.
     ///
     /// # Errors
     /// `Length`: nothing has changed. After any other error AdamW begins anew: no steps, moments of zero.

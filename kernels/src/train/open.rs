@@ -1,4 +1,4 @@
-//! A trainer on the device that was asked for.
+//! Opens a trainer on the chosen device.
 
 use super::host::HostTrainer;
 use super::remote::RemoteTrainer;
@@ -9,7 +9,7 @@ use crate::device::cuda;
 use crate::device::{DeviceChoice, DeviceError, DeviceInfo, DeviceKind, graphics};
 use burn_autodiff::Autodiff;
 
-/// Unit tests are built without accelerators: they take minutes to compile, and the tests of the crate have them.
+/// Unit tests are built without accelerators, which take minutes to compile; the tests of the crate have them.
 const LEFT_OUT: &str = "left out of this build";
 
 /// Why there is no trainer.
@@ -45,7 +45,7 @@ pub fn open_trainer(
     }?)
 }
 
-/// CUDA, then a graphics card that is no software, then the CPU.
+/// Takes CUDA, then a graphics card that is no software, then the CPU.
 fn open_best(model: &ModelConfig, options: &TrainerOptions) -> Result<Box<dyn Trainer>, DeviceError> {
     #[cfg(feature = "cuda")]
     if let Ok(info) = cuda::find(0) {

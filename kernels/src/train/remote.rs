@@ -13,7 +13,7 @@ use burn_backend::{AutodiffBackend, Backend};
 use burn_tensor::{Int, Tensor, TensorData, TensorPrimitive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One weight and what AdamW keeps for it, flat.
+/// One weight and its moments of AdamW, flat.
 struct Slot<B: Backend> {
     place: Place,
     value: Tensor<B, 1>,
@@ -34,7 +34,7 @@ type Gradients<B> = Vec<Option<Tensor<B, 1>>>;
 /// A backend without autodiff.
 type Inner<A> = <A as AutodiffBackend>::InnerBackend;
 
-/// See the module. `A` is the backend with autodiff.
+/// A trainer on an accelerator. `A` is the backend with autodiff.
 pub struct RemoteTrainer<A: AutodiffBackend> {
     info: DeviceInfo,
     config: ModelConfig,
@@ -53,8 +53,10 @@ where
     A: AutodiffBackend<InnerBackend = B, Device = B::Device> + Ops<Context = Tables<A>>,
     B: Ops<Context = Tables<B>>,
 {
+    /// Makes a trainer with parameters and moments of zero.
+    ///
     /// # Errors
-    /// What the device said when it was first asked to work.
+    /// The device's error at its first work.
     pub fn new(
         info: DeviceInfo,
         device: B::Device,
@@ -88,7 +90,7 @@ where
         self.slots.iter().map(|slot| slot.place.len()).sum()
     }
 
-    /// Run `f`, with the panics of a lost device turned into an error.
+    /// Runs `f`, with the panics of a lost device turned into an error.
     fn on_device<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, TrainError> {
         let result = guarded(|| f(self)).and_then(|result| result);
         result.map_err(|reason| TrainError::Device { device: self.info.to_string(), reason })
@@ -136,7 +138,7 @@ where
         scalar(value)
     }
 
-    /// The gradient of the mean loss over all of these sequences, tensor by tensor, and what a step reports of it.
+    /// The gradient of the mean loss over all of these sequences, tensor by tensor, and the report of a step.
     fn pass(&mut self, tokens: &[u32]) -> Result<(Gradients<B>, StepReport), TrainError> {
         let (batch, accumulate) = (self.options.batch, self.options.accumulate);
         check_sequences(tokens, &self.config, Some(batch * accumulate))?;
@@ -214,7 +216,7 @@ where
     }
 }
 
-/// Run `f`; a panic (Burn's answer to a device that is gone) becomes its message.
+/// Runs `f`; a panic (Burn's answer to a device that is gone) becomes its message.
 fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

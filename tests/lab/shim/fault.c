@@ -1,16 +1,16 @@
-/* Faults of disks and clocks: the lab loads this into a node before libc (LD_PRELOAD), and steers it while the node runs.
- *
- * STARLING_LAB_FAULTS names a file of five 64-bit integers in the machine's byte order, which is mapped; four are read at each
- * call:
- *   0  microseconds that each write and each sync of a file below the folder takes longer
- *   1  the errno with which calls are refused, by the mask in
- *   2  which calls: 1 syncs, 2 writes, 4 what changes names (open for writing, rename, unlink, mkdir)
- *   3  nanoseconds by which the wall clock is wrong
- * and the fifth is written once, when the library has been loaded: the process's id.
- * STARLING_LAB_FOLDER is the folder. While the four are zero, calls go straight to libc.
- *
- * It sees what goes through libc's symbols: all of Rust's standard library and of RocksDB but its own log (stdio). System
- * calls that rustix makes by itself (locks, free space, the ballast) are left alone. */
+/* Faults of disks and clocks: the lab loads this library into a node before libc (LD_PRELOAD), and steers it while the
+/* node
+* runs.
+*
+* STARLING_LAB_FAULTS names a file of five 64-bit integers in the machine's byte order. The library maps it, and reads
+* the first four at each call: 0 microseconds that each write and each sync of a file below the folder takes longer 1
+* the errno of refused calls 2 a mask of the refused calls: 1 syncs, 2 writes, 4 calls that change names (open for
+* writing, rename, unlink, mkdir) 3 nanoseconds by which the wall clock is wrong The library writes the fifth once, when
+* it has been loaded: the process's id. STARLING_LAB_FOLDER is the folder. While the four are zero, calls go straight to
+* libc.
+*
+* The library sees the calls of libc's symbols: all of Rust's standard library, and of RocksDB all but its own log
+* (stdio). It does not see the system calls that rustix makes by itself (locks, free space, the ballast). */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ static int below(const char *path) {
     return strncmp(path, folder, folder_length) == 0 && (path[folder_length] == '/' || !path[folder_length]);
 }
 
-/* Whether it is a file or folder below the folder: sockets, pipes and the rest of the machine have no fault. */
+/* Whether it is a file or folder below the folder: sockets, pipes and other files of the machine have no fault. */
 static int ours(int fd) {
     struct stat found;
     if (fstat(fd, &found) || !(S_ISREG(found.st_mode) || S_ISDIR(found.st_mode))) return 0;
@@ -80,7 +80,7 @@ static int refused(int calls) {
     return 1;
 }
 
-/* The delay, then whether the call fails. */
+/* Delays the call, then returns whether it fails. */
 static int struck(int calls, int fd) {
     int64_t delay = word(DELAY_US);
     if (!delay && !(word(CALLS) & calls)) return 0;
@@ -177,11 +177,12 @@ time_t time(time_t *into) {
     return now.tv_sec;
 }
 
-/* A wait until a time of the wall clock ends when that clock shows it, and the kernel's shows another. Times that cannot be
- * of the wall clock are those of a monotonic one. */
+/* A wait until a time of the wall clock must end when the shifted clock shows it, but the kernel's clock shows another
+/* time.
+* A time too small for the wall clock is one of a monotonic clock, and stays. */
 int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until) {
     static __typeof__(pthread_cond_timedwait) *real;
-    /* Of two versions dlsym may name the older one, which is for another layout of the condition. */
+    /* If there are two versions, dlsym may return the older one, which is for another layout of the condition. */
     if (!real) real = (__typeof__(real))dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
     if (!real) real = (__typeof__(real))dlsym(RTLD_NEXT, "pthread_cond_timedwait");
     struct timespec shown = *until;

@@ -1,4 +1,4 @@
-//! What nodes may take of the machine, and what they must have counted.
+//! Checks of the nodes' use of the machine, and of their counters.
 
 use crate::history::History;
 use crate::scenario::{Counted, Scenario};
@@ -7,7 +7,7 @@ use crate::verdict::{Check, verdict};
 use serde_json::Value;
 use std::path::Path;
 
-/// The largest that any node's figure was seen to be, over all samples: `key` is one of `rss_kib` and `files`.
+/// Checks the largest figure of any node over all samples: `key` is one of `rss_kib` and `files`.
 pub fn size(scenario: &Scenario, history: &History, key: &str, (name, unit): (&str, u64), most: u64) -> Check {
     let samples = history.diary.iter().filter(|e| e.what == What::Sizes);
     let rows = samples.flat_map(|e| serde_json::from_str::<Vec<Value>>(&e.text).unwrap_or_default());
@@ -24,7 +24,7 @@ pub fn size(scenario: &Scenario, history: &History, key: &str, (name, unit): (&s
     verdict(name, wrong, format!("at most {largest} ({who}), {most} are allowed"))
 }
 
-/// A counter that must have come to something on each node that it is asked of.
+/// Checks that a counter has reached its least value on each node that the scenario names.
 pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
     let what = match &needed.with {
         Some(with) => format!("{} with {with}", needed.metric),
@@ -40,7 +40,7 @@ pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
         let text = std::fs::read_to_string(logs.join(format!("{}.metrics", seat.name))).unwrap_or_default();
         let sum = sum(&text, needed);
         if text.is_empty() {
-            wrong.get_or_insert(format!("{} did not say what it has counted", seat.name));
+            wrong.get_or_insert(format!("{} gave no metrics", seat.name));
         } else if sum < needed.least {
             wrong.get_or_insert(format!("{sum} on {}, {} at least were to be", seat.name, needed.least));
         }
@@ -50,7 +50,7 @@ pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
     verdict(&what, wrong, fine.join(", "))
 }
 
-/// The metric's lines, as Prometheus reads them, added up.
+/// The sum of the metric's lines, in the text that Prometheus reads.
 fn sum(text: &str, needed: &Counted) -> f64 {
     let line = |line: &str| {
         let (name, value) = line.rsplit_once(' ')?;

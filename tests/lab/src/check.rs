@@ -1,4 +1,4 @@
-//! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
+//! The rules for a history, each checked by itself. A rule that finds nothing wrong tells what it looked at.
 
 use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
@@ -9,16 +9,16 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Events that no scenario may have, unless it says so.
+/// Events that no scenario may have unless its file allows them.
 const NEVER: [&str; 2] = ["split_brain", "own_fault"];
-/// Exit statuses by which a program says that it was broken: a panic, an abort, a bad access.
+/// Exit statuses of a broken program: a panic, an abort, a bad access.
 const BROKEN: [i32; 4] = [101, 134, 135, 139];
 
-/// Lines shown of the log of a process that ended as it was not to, and characters of each.
+/// Lines shown of the log of a process that ended unexpectedly, and characters of each.
 const WORDS: usize = 5;
 const WIDTH: usize = 200;
 
-/// All verdicts. `audits` is what `starling audit` said of each node.
+/// All verdicts. `audits` are the results of `starling audit` on each node.
 pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, String)], logs: &Path) -> Vec<Check> {
     let expect = &scenario.expect;
     let mut checks = vec![
@@ -59,7 +59,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     checks
 }
 
-/// The lab came to the scenario's end, and everybody who lived was together then.
+/// Checks that the lab came to the scenario's end, with all live nodes in one commit.
 fn trouble(scenario: &Scenario, history: &History) -> Check {
     let wrong = history.diary.iter().find(|e| e.what == What::Trouble).map(|e| e.text.clone());
     let all_in = history.when(What::AllIn);
@@ -67,7 +67,7 @@ fn trouble(scenario: &Scenario, history: &History) -> Check {
     if !scenario.ends_by_itself() {
         return verdict("together", wrong, "all live nodes contributed to one commit at the end, and hold it".into());
     }
-    // Where the run's own budget ends it, who came to that end must have come to the same.
+    // If the run's own budget ends the run, all nodes that came to that end must have come to the same record.
     let finished = |name: &str| {
         let of = |e: &&Entry| e.what == What::Ended && e.node.as_deref() == Some(name);
         history.diary.iter().rfind(of).is_some_and(|e| e.code == Some(0) && e.text == "by itself")
@@ -82,14 +82,14 @@ fn trouble(scenario: &Scenario, history: &History) -> Check {
     verdict("together", wrong, format!("{} nodes came to the end of the run, with one record", ends.len()))
 }
 
-/// Everything that was to go wrong did.
+/// Checks that every fault of the scenario began.
 fn faults(scenario: &Scenario, history: &History) -> Check {
     let missing = (1..=scenario.faults.len()).find(|n| began(history, *n).is_none() && !left_out(history, *n));
     let wrong = missing.map(|n| format!("fault {n} ({}) never began", scenario.faults[n - 1].what));
     verdict("faults", wrong, format!("{} faults, each of which began", scenario.faults.len()))
 }
 
-/// One record, one state; one place in a lineage, one record.
+/// Checks that nodes hold one state of a record, and one record at a place in a lineage.
 pub fn parity(history: &History) -> Check {
     let commits = history.commits();
     let broken = parity_breaks(history, &commits);
@@ -98,7 +98,7 @@ pub fn parity(history: &History) -> Check {
     verdict("parity", wrong, format!("{} records, {} times held with the same state", records.len(), commits.len()))
 }
 
-/// Every disagreement, in words.
+/// Every disagreement, as text.
 pub fn parity_breaks(history: &History, commits: &[Commit<'_>]) -> Vec<String> {
     let name = |c: &Commit<'_>| history.nodes[c.node].name.clone();
     let (mut roots, mut places, mut broken) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
@@ -113,7 +113,7 @@ pub fn parity_breaks(history: &History, commits: &[Commit<'_>]) -> Vec<String> {
             ));
         }
     }
-    // A round that somebody has committed may not be one that was given up elsewhere.
+    // A place that one node has committed must not be a given-up round of another.
     for place in history.places() {
         let known = places.entry((place.lineage, place.seq)).or_insert(place);
         if known.record != place.record {
@@ -125,7 +125,7 @@ pub fn parity_breaks(history: &History, commits: &[Commit<'_>]) -> Vec<String> {
     broken
 }
 
-/// Nobody went on by themselves, or all have found together again.
+/// Checks that no node forked, or, with `forks`, that all nodes are in one lineage again at the end.
 fn lineages(history: &History, forks: bool) -> Check {
     let forked = history.nodes.iter().find(|n| n.named("forked").next().is_some());
     let wrong = forked.filter(|_| !forks).map(|n| format!("{} went on in a lineage of its own", n.name));
@@ -146,7 +146,7 @@ fn last_commits(history: &History) -> BTreeMap<usize, Commit<'_>> {
     last
 }
 
-/// What anybody has committed in the lineage that lives on was not taken back.
+/// Checks that no node had a commit, in the lineage that lives on, beyond the head at the end.
 fn durability(history: &History) -> Check {
     let commits = history.commits();
     let Some(head) = last_commits(history).into_values().max_by_key(|c| c.seq).or(commits.last().cloned()) else {
@@ -160,7 +160,7 @@ fn durability(history: &History) -> Check {
     verdict("durability", wrong, format!("head at the end: seq {}, round {}", head.seq, head.round))
 }
 
-/// Every sample counted once, and no larger share of them than `most` given up, by each node's own records.
+/// Checks, by each node's own records, that every sample counted once and that at most the share `most` was given up.
 fn samples(audits: &[(String, bool, String)], most: f64) -> Check {
     let share = |text: &str| {
         let (used, given_up) = (audited(text, " used"), audited(text, " given up"));
@@ -178,17 +178,18 @@ fn samples(audits: &[(String, bool, String)], most: f64) -> Check {
     )
 }
 
-/// All numbers before that word in an audit, added up: of each epoch, and of the older ones together, whose line ends with it.
+/// The sum of all numbers before that word in an audit: of each epoch, and of the older epochs, whose common line ends
+/// in it.
 fn audited(text: &str, word: &str) -> u64 {
     let parts = text.split([',', '\n']).filter_map(|part| part.trim().strip_suffix(word));
     parts.filter_map(|part| part.rsplit(' ').next()?.parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
-/// Longest time without a commit, from the moment that everybody is in, in seconds; and when it began.
+/// The longest time without a commit after all nodes are in, in seconds; and its beginning.
 pub fn longest_gap(history: &History) -> Option<(f64, f64)> {
     let (from, to) = (history.when(What::AllIn)?, history.when(What::Closing)?);
     let times = history.first_commits().into_iter().map(|c| c.seen).filter(|t| (from..=to).contains(t));
-    // The last one still runs when the nodes are asked to end.
+    // The last gap still runs when the nodes are asked to end.
     let times: Vec<f64> = std::iter::once(from).chain(times).chain([to]).collect();
     times.windows(2).map(|w| (w[1] - w[0], w[0])).max_by(|a, b| a.0.total_cmp(&b.0))
 }
@@ -209,7 +210,7 @@ fn rounds(history: &History, least: u64) -> Check {
     verdict("rounds", wrong, format!("{last} rounds, {least} were to be at least"))
 }
 
-/// Nobody ended but as asked, by the run's own end, or where the scenario allows it.
+/// Checks that processes ended only as asked, by the run's own end, or with the scenario's permission.
 fn exits(scenario: &Scenario, history: &History, logs: &Path) -> Check {
     let allowed = |name: &str| {
         let machine =
@@ -228,7 +229,7 @@ fn exits(scenario: &Scenario, history: &History, logs: &Path) -> Check {
     verdict("exits", wrong, format!("{count} processes ended, each as it was to"))
 }
 
-/// The last lines of a process' log; of one that wrote none, the last events.
+/// The last lines of a process's log; the last events if the process wrote no log.
 fn last_words(logs: &Path, name: &str) -> String {
     let read = |file: String| std::fs::read(logs.join(file)).unwrap_or_default();
     let (log, events) = (read(format!("{name}.log")), read(format!("{name}.jsonl")));
@@ -238,12 +239,12 @@ fn last_words(logs: &Path, name: &str) -> String {
     if last.is_empty() { String::new() } else { format!("; its last words:{}", below(last.iter().copied())) }
 }
 
-/// Each on a line of its own, cut to the terminal's width.
+/// The lines, each on a line of its own, cut to the terminal's width.
 fn below<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.map(|line| format!("\n          | {}", line.chars().take(WIDTH).collect::<String>())).collect()
 }
 
-/// No log tells of a panic.
+/// Checks that no log tells of a panic.
 fn panics(logs: &Path) -> Check {
     let files: Vec<_> =
         std::fs::read_dir(logs).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default();
@@ -274,7 +275,7 @@ fn absent(history: &History, expect: &Expect) -> Check {
     verdict("absent", said, format!("nobody said {}", names.join(", ")))
 }
 
-/// An event that must not come.
+/// Checks that an event did not come.
 fn never(scenario: &Scenario, history: &History, barred: &Never) -> Check {
     let about = |name: &str| {
         let called = |group: &String| scenario.topology.seats.iter().any(|s| s.name == name && s.is_called(group));
@@ -293,7 +294,7 @@ fn never(scenario: &Scenario, history: &History, barred: &Never) -> Check {
     verdict(&name, wrong, format!("{} nodes did not", nodes.count()))
 }
 
-/// Who cannot be in one commit with somebody else is in some without.
+/// Checks that each node that cannot be in one commit with another is in some commits.
 fn turns(scenario: &Scenario, history: &History) -> Check {
     let (expect, topology) = (&scenario.expect, &scenario.topology);
     let apart = (0..topology.nodes).filter(|n| Expect::lists(&expect.apart, topology, *n));
@@ -310,7 +311,7 @@ fn turns(scenario: &Scenario, history: &History) -> Check {
     verdict("turns", wrong, format!("of {} commits {fine}", commits.len()))
 }
 
-/// An event that must come.
+/// Checks that an event came.
 fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     let stands = |name: &str| match &needed.node {
         None => true,
@@ -341,7 +342,7 @@ fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     verdict(&name, wrong, format!("after {at:.1} s"))
 }
 
-/// When the fault of that number began.
+/// The time at which the fault of that number began.
 fn began(history: &History, number: usize) -> Option<f64> {
     history.diary.iter().find(|e| e.what == What::FaultBegan && e.fault == Some(number)).map(|e| e.seen)
 }
@@ -350,7 +351,7 @@ fn left_out(history: &History, number: usize) -> bool {
     history.diary.iter().any(|e| e.what == What::LeftOut && e.fault == Some(number))
 }
 
-/// An end that must come.
+/// Checks that a process ended as it must.
 fn exit(history: &History, logs: &Path, needed: &NeededExit) -> Check {
     let node = &needed.node;
     let name = format!("{node} ends with status {}", needed.code);

@@ -57,7 +57,7 @@ fn what_is_fine_is_green() {
     assert_eq!(broken(&scenario(""), &history()), Vec::<String>::new());
 }
 
-/// Each injected wrong is found by the rule that is there for it, and by no other.
+/// Each injected failure breaks the rule for it, and no other rule.
 #[test]
 fn each_rule_finds_its_own() {
     type Mutation = fn(&mut History);
@@ -70,7 +70,7 @@ fn each_rule_finds_its_own() {
         ("one flock", |h| h.nodes[0].events.push(json!({"event": "forked", "seen": 3.0}))),
         ("one flock", |h| h.nodes[1].events[8]["lineage"] = "another".into()),
         ("durability", |h| {
-            // Node b is gone when the end comes, and what it had committed with it.
+            // Node b has ended before the closing, and its last commit is lost with it.
             let last = committed(9.2, "b", 10);
             h.nodes[1].events.push(last);
             h.diary.insert(4, entry(9.3, What::Ended, Some("b"), "as asked", Some(137)));
@@ -169,7 +169,7 @@ fn what_a_scenario_asks_for_is_looked_at() {
     }
 }
 
-/// An end that must come: with that status, by itself, in time, and with those words.
+/// A required end has the status, is unasked, comes in time, and prints the words.
 #[test]
 fn an_end_that_must_come_is_looked_for() {
     let asked = scenario(
@@ -194,7 +194,7 @@ fn an_end_that_must_come_is_looked_for() {
     assert_eq!(ended(3.0, "by itself", 101, "fine\n"), ["exits", rule[0]], "a panic is never allowed");
 }
 
-/// Without an emulated network some faults cannot be had: what was to follow them is not asked for, and says so.
+/// Some faults need an emulated network. Without one their consequences are not required, and the check says so.
 #[test]
 fn what_follows_a_fault_that_is_left_out_is_left_out() {
     let more = "[[expect.events]]\nevent = \"quorum_lost\"\nafter_fault = 1\n\

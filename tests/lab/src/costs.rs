@@ -1,4 +1,4 @@
-//! What a fault costs nodes beside what they do anyhow.
+//! The cost of a fault to nodes, above that of their rounds.
 
 use crate::history::{History, NodeHistory};
 use crate::scenario::{Cost, Scenario};
@@ -7,12 +7,12 @@ use crate::verdict::{Check, verdict};
 use serde_json::Value;
 use std::ops::Range;
 
-/// A node is not looked at for so long after it is in: it still grows.
+/// Seconds after all nodes are in during which the samples do not count: a node still grows.
 const WARM_UP_S: f64 = 10.0;
-/// What is seen less than so long before the fault or after it proves nothing.
+/// Samples that span less than this, before the fault or after it, prove nothing.
 const SHORTEST_S: f64 = 10.0;
 
-/// What was seen of one node's process at one moment.
+/// One sample of a node's process.
 struct Sample {
     seen: f64,
     cpu_ms: f64,
@@ -31,7 +31,7 @@ fn samples(history: &History, name: &str) -> Vec<Sample> {
     of_node.collect()
 }
 
-/// Rounds, seconds, milliseconds of processor time, and the most MiB.
+/// Rounds, seconds, milliseconds of processor time, and peak memory in MiB.
 struct Span {
     rounds: f64,
     seconds: f64,
@@ -51,7 +51,7 @@ fn span(samples: &[Sample], node: &NodeHistory, within: Range<f64>) -> Option<Sp
     (seconds >= SHORTEST_S).then_some(Span { rounds: rounds as f64, seconds, cpu_ms, mib })
 }
 
-/// What the fault costs each of our nodes, above what each of its rounds took before.
+/// Checks the cost of the fault to each of our nodes, above the cost of its rounds before the fault.
 pub fn cost(scenario: &Scenario, history: &History, most: &Cost) -> Check {
     let name = format!("cost of fault {}", most.of_fault);
     let began: Vec<f64> = history.diary.iter().filter(|e| e.what == What::FaultBegan).map(|e| e.seen).collect();

@@ -7,7 +7,8 @@ fn entry(seen: f64, what: What, text: String) -> Entry {
     Entry { seen, what, node: None, fault: None, text, code: None }
 }
 
-/// A node that takes 50 ms for each of its rounds, one a second, and from second 40 on so much a second beside, and so much memory.
+/// A node that takes 50 ms of processor time a round and does a round a second; from second 40 on it takes `beside_ms`
+/// a second and `mib` more.
 fn history(beside_ms: u64, mib: u64) -> History {
     let mut diary = vec![entry(5.0, What::AllIn, String::new()), entry(40.0, What::FaultBegan, String::new())];
     for second in 0..80u64 {

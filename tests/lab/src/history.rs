@@ -1,4 +1,4 @@
-//! What everybody said, gathered from the files that a scenario leaves.
+//! The events of all nodes, gathered from the files of a scenario.
 
 use crate::stage::{Entry, What};
 use anyhow::Context;
@@ -6,20 +6,20 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One node's events, in the order in which it said them; of all its processes.
+/// The events of one node, in their order, from all its processes.
 #[derive(Debug, Default)]
 pub struct NodeHistory {
     pub name: String,
-    /// Ids it had, oldest first: a node whose disk is emptied has a new one.
+    /// The node's ids, oldest first: a node whose disk is emptied has a new one.
     pub ids: Vec<String>,
     pub events: Vec<Value>,
 }
 
-/// Everything that was said in one scenario.
+/// All events of one scenario.
 #[derive(Debug, Default)]
 pub struct History {
     pub nodes: Vec<NodeHistory>,
-    /// Nodes that run another program than ours, such as one that lies: nothing is expected of what they say.
+    /// Nodes that run another program than ours, such as one that lies. No check expects anything of their events.
     pub aside: Vec<NodeHistory>,
     pub diary: Vec<Entry>,
 }
@@ -43,7 +43,7 @@ impl History {
     /// Reads the folder of a scenario that was played.
     ///
     /// # Errors
-    /// There is no diary in it, or a file cannot be read.
+    /// If the folder has no diary, or a file cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("lab.jsonl");
         let text = std::fs::read_to_string(&path)
@@ -74,7 +74,7 @@ impl History {
         (self.nodes, self.aside) = (nodes, aside);
     }
 
-    /// All commits that were told of, by time.
+    /// All reported commits, by time.
     pub fn commits(&self) -> Vec<Commit<'_>> {
         let all = self
             .nodes
@@ -86,12 +86,12 @@ impl History {
         all
     }
 
-    /// All places that were told of.
+    /// All reported places.
     pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
         self.nodes.iter().enumerate().flat_map(|(n, node)| node.events.iter().filter_map(move |e| Place::of(n, e)))
     }
 
-    /// When the node's process was stopped, by the lab's faults: begin, and end if it has one.
+    /// The times in which the lab's faults stopped the node's process: begin, and end if it has one.
     pub fn frozen(&self, name: &str) -> Vec<(f64, Option<f64>)> {
         let mut found: Vec<(f64, Option<f64>)> = Vec::new();
         for entry in self.diary.iter().filter(|e| e.node.as_deref() == Some(name)) {
@@ -114,23 +114,23 @@ impl History {
         self.commits().into_iter().filter(|c| known.insert(c.record)).collect()
     }
 
-    /// When the lab noted that, first.
+    /// The first time at which the lab noted `what`.
     pub fn when(&self, what: What) -> Option<f64> {
         self.diary.iter().find(|e| e.what == what).map(|e| e.seen)
     }
 
-    /// The first moment of it all.
+    /// The time of the first entry.
     pub fn start(&self) -> f64 {
         self.when(What::Began).unwrap_or_default()
     }
 
-    /// Names by id.
+    /// Index of the node by its ids.
     pub fn names(&self) -> BTreeMap<&str, usize> {
         let ids = self.nodes.iter().enumerate().flat_map(|(n, node)| node.ids.iter().map(move |id| (id.as_str(), n)));
         ids.collect()
     }
 
-    /// When the node's processes ran: begin, and end if it has one.
+    /// The times in which the node's processes ran: begin, and end if it has one.
     pub fn lives(&self, name: &str) -> Vec<(f64, Option<f64>)> {
         let mut lives: Vec<(f64, Option<f64>)> = Vec::new();
         for entry in self.diary.iter().filter(|e| e.node.as_deref() == Some(name)) {
@@ -155,7 +155,7 @@ impl History {
 
 impl NodeHistory {
     fn of(name: String, text: &str) -> Self {
-        // A line that a kill has cut short says nothing.
+        // A line that a kill has cut short does not parse.
         let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let mut ids: Vec<String> = Vec::new();
         for id in events.iter().filter_map(|e| e["node"].as_str()) {
@@ -171,7 +171,7 @@ impl NodeHistory {
         self.events.iter().filter(move |e| e["event"] == name)
     }
 
-    /// Bytes that all its processes sent: each counts from its own start.
+    /// Bytes that all processes of the node sent: each process counts from its own start.
     pub fn bytes_sent(&self) -> u64 {
         let (mut sum, mut last) = (0, 0);
         for event in &self.events {
@@ -185,7 +185,7 @@ impl NodeHistory {
     }
 }
 
-/// A place in a lineage, and the record that a node says is there: of rounds, and of rounds that were given up.
+/// A place in a lineage, and the record that a node has there: a committed round, or one that was given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub node: usize,

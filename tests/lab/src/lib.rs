@@ -1,4 +1,4 @@
-//! A WAN in a box: real Starling nodes behind an emulated network, with faults, checks on what they said, and a report.
+//! A WAN in a box: real Starling nodes behind an emulated network, with faults, checks of their events, and a report.
 
 pub mod bounds;
 pub mod check;

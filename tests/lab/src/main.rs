@@ -22,55 +22,55 @@ enum Command {
     Run {
         #[arg(required = true, value_name = "SCENARIO.toml|DIR")]
         paths: Vec<PathBuf>,
-        /// Folder for what comes of it, one below it for each scenario
+        /// Folder for the results, one below it for each scenario
         #[arg(long, value_name = "DIR", default_value = "out/lab")]
         out: PathBuf,
-        /// Loopback and no emulated network: works anywhere, without rights; faults of the network are left out
+        /// Loopback and no emulated network: works anywhere, without rights; leaves out faults of the network
         #[arg(long)]
         plain: bool,
-        /// As --plain where no network can be emulated, after saying why
+        /// As --plain if no network can be emulated, after saying why
         #[arg(long, conflicts_with = "plain")]
         or_plain: bool,
-        /// Another seed than the scenario's
+        /// Seed to use instead of the scenario's
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
-        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        /// Folder of `starling` and `starling-bootstrap` (default: the folder of this program)
         #[arg(long, value_name = "DIR")]
         bin_dir: Option<PathBuf>,
-        /// Only what came of it
+        /// Print the results only
         #[arg(long, short)]
         quiet: bool,
     },
-    /// Play one scenario with all combinations of some settings, and set the figures side by side
+    /// Play one scenario with all combinations of some settings, and tabulate the figures
     Sweep {
         #[arg(value_name = "SWEEP.toml")]
         file: PathBuf,
-        /// Folder for what comes of it
+        /// Folder for the results
         #[arg(long, value_name = "DIR", default_value = "out/lab")]
         out: PathBuf,
-        /// Loopback and no emulated network: bandwidth and delay then mean nothing
+        /// Loopback and no emulated network: bandwidth and delay then have no effect
         #[arg(long)]
         plain: bool,
-        /// Another seed than the scenario's
+        /// Seed to use instead of the scenario's
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
-        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        /// Folder of `starling` and `starling-bootstrap` (default: the folder of this program)
         #[arg(long, value_name = "DIR")]
         bin_dir: Option<PathBuf>,
     },
-    /// The same model, text and links for Starling, PyTorch's DDP and hivemind, where PYTHON (or python3) has them
+    /// Play Starling, PyTorch's DDP and hivemind (if PYTHON or python3 has them) with the same model, text and links
     Compare {
-        /// Settings; left out: the defaults, which configs/lab/compare/default.toml lists
+        /// Settings (default: those that configs/lab/compare/default.toml lists)
         #[arg(value_name = "COMPARE.toml")]
         file: Option<PathBuf>,
-        /// Folder for what comes of it
+        /// Folder for the results
         #[arg(long, value_name = "DIR", default_value = "out/lab")]
         out: PathBuf,
-        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        /// Folder of `starling` and `starling-bootstrap` (default: the folder of this program)
         #[arg(long, value_name = "DIR")]
         bin_dir: Option<PathBuf>,
     },
-    /// Let something go wrong in a scenario that runs
+    /// Inject a fault into a running scenario
     Poke {
         /// The scenario's socket: OUT/SCENARIO/control
         #[arg(value_name = "SOCKET")]
@@ -79,13 +79,13 @@ enum Command {
         #[arg(value_name = "FAULT")]
         fault: String,
     },
-    /// Make the report of a scenario that was played once more
+    /// Make the report of a played scenario again
     Report {
         /// The scenario's folder, below --out of `run`
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Measure what the emulated network carries on this machine
+    /// Measure the capacity of the emulated network on this machine
     Measure {
         /// Append one JSON object a figure to this file
         #[arg(long, value_name = "FILE")]

@@ -1,5 +1,5 @@
-//! What the lab's switch carries: bits a second with eight machines and whole packets, how true its delays are, and the
-//! memory it takes.
+//! The capacity of the lab's switch: bits a second with eight machines and full packets, the error of its delays, and
+//! its memory.
 
 use crate::network::{Link, Machine, Network, Port};
 use anyhow::Context;
@@ -13,13 +13,13 @@ const MACHINES: usize = 8;
 const SECONDS: u64 = 5;
 const PORT: u16 = 9000;
 const PINGS: usize = 400;
-/// One-way delays that are measured, in ms.
+/// One-way delays to measure, in ms.
 const DELAYS: [u64; 3] = [1, 40, 150];
 
-/// Prints the figures; a JSON object each as well, appended to `rows`. Needs [`crate::network::rights::acquire`] before.
+/// Prints the figures, and appends a JSON object of each to `rows`. Needs [`crate::network::rights::acquire`] before.
 ///
 /// # Errors
-/// The network cannot be made, or a packet that nothing should lose is lost.
+/// If the network cannot be made, or a packet is lost that nothing should lose.
 pub fn run(rows: Option<&Path>) -> anyhow::Result<()> {
     let bits = carried()?;
     println!("{MACHINES} machines, four TCP streams, {SECONDS} s: {:.2} Gbit/s", bits / 1e9);
@@ -46,7 +46,7 @@ fn network(machines: usize, link: Link) -> anyhow::Result<Network> {
     Network::start(&ports, vec![link; machines * machines], 1)
 }
 
-/// Bits a second that arrive, all streams together, headers left out.
+/// Bits a second that arrive, over all streams, headers left out.
 fn carried() -> anyhow::Result<f64> {
     let network = network(MACHINES, Link::default())?;
     let pairs = MACHINES / 2;
@@ -83,7 +83,7 @@ fn drain(listener: &TcpListener) -> anyhow::Result<f64> {
     }
 }
 
-/// Median and 99th percentile of how much longer a round trip takes than twice the delay, in ms.
+/// Median and 99th percentile of a round trip's excess over twice the delay, in ms.
 fn delay_error(delay: u64) -> anyhow::Result<(f64, f64)> {
     let network = network(2, Link { delay: Duration::from_millis(delay), ..Link::default() })?;
     let socket = |machine: &Machine| machine.on(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)));

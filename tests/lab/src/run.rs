@@ -1,4 +1,4 @@
-//! `starling-lab run`: plays scenarios one after the other and says what came of each.
+//! `starling-lab run`: plays scenarios one after the other and prints the result of each.
 
 use crate::history::History;
 use crate::report::{self, Report};
@@ -7,12 +7,12 @@ use crate::stage::{self, Options, shim};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-/// What the nodes' audits said, kept for a report that is made again.
+/// The results of the nodes' audits, kept for a report that is made again.
 const AUDITS: &str = "audits.json";
-/// The file by which a folder is known as an earlier run's.
+/// The file that marks a folder as an earlier run's.
 const DIARY: &str = "lab.jsonl";
 
-/// What `run` was asked for.
+/// The arguments of `run`.
 #[derive(Clone)]
 pub struct Request {
     pub paths: Vec<PathBuf>,
@@ -23,10 +23,10 @@ pub struct Request {
     pub quiet: bool,
 }
 
-/// Plays all; `true`: all went as they were to.
+/// Plays all scenarios; `true` if all passed.
 ///
 /// # Errors
-/// A scenario file is wrong (before anything is played), a program is missing, or a folder cannot be written.
+/// If a scenario file is wrong (before any is played), a program is missing, or a folder cannot be written.
 pub fn run(request: &Request) -> anyhow::Result<bool> {
     let mut scenarios = Vec::new();
     for path in &request.paths {
@@ -72,16 +72,16 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
             count - red.len(),
             if red.is_empty() { String::new() } else { format!("; red: {}", red.join(", ")) }
         );
-        // Of many scenarios only the end is in sight, and on another machine perhaps all that is kept.
+        // Many scenarios scroll by, and a log on another machine may keep only the end: the end repeats all failures.
         reports.iter().flat_map(Report::wrong).for_each(|line| println!("  FAIL  {line}"));
     }
     Ok(red.is_empty())
 }
 
-/// Whether what is played is built.
+/// Checks that the programs of the scenarios are built.
 ///
 /// # Errors
-/// It is not.
+/// If one is not.
 pub fn programs_there(bin_dir: &Path, scenarios: &[Scenario]) -> anyhow::Result<()> {
     let all = scenarios.iter().flat_map(|s| s.topology.seats.iter().map(Seat::program));
     for program in ["starling", "starling-bootstrap"].into_iter().chain(all) {
@@ -95,7 +95,7 @@ pub fn programs_there(bin_dir: &Path, scenarios: &[Scenario]) -> anyhow::Result<
 /// Plays one scenario and writes its report.
 ///
 /// # Errors
-/// The network, a process or the folder cannot be made, or holds something else.
+/// If the network, a process or the folder cannot be made, or the folder holds other files.
 pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     let folder = stage::folder_of(&request.out, scenario);
     empty(&folder, DIARY)?;
@@ -113,10 +113,10 @@ pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     let kept = folder.join("scenario.toml");
     std::fs::copy(&scenario.path, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
     let audits = serde_json::to_vec(&played.audits).context("audits are JSON")?;
-    std::fs::write(folder.join(AUDITS), audits).context("cannot write what the audits said")?;
+    std::fs::write(folder.join(AUDITS), audits).context("cannot write the results of the audits")?;
     if report.ok {
         drop(played.disks);
-        // What a green scenario leaves is its report and its logs.
+        // A passed scenario keeps its report and its logs only.
         for heavy in ["nodes", "cache", "shim"] {
             let _ = std::fs::remove_dir_all(folder.join(heavy));
         }
@@ -126,10 +126,10 @@ pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Makes the report of a scenario that was played once more, from what it left in its folder.
+/// Makes the report of a played scenario again, from the files in its folder.
 ///
 /// # Errors
-/// The folder is none of a played scenario, or cannot be written.
+/// If the folder has no played scenario, or cannot be written.
 pub fn report(folder: &Path) -> anyhow::Result<Report> {
     let mut history = History::read(folder)?;
     let mut scenario = Scenario::load(&folder.join("scenario.toml"))?;
@@ -146,10 +146,10 @@ pub fn report(folder: &Path) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A folder of an earlier run, known by the file `mark`, is removed; one that holds something else is not.
+/// Removes a folder of an earlier run, known by the file `mark`; refuses a folder that holds other files.
 ///
 /// # Errors
-/// It holds something else, or cannot be removed.
+/// If it holds other files, or cannot be removed.
 pub fn empty(folder: &Path, mark: &str) -> anyhow::Result<()> {
     if !folder.exists() {
         return Ok(());
@@ -164,7 +164,7 @@ pub fn empty(folder: &Path, mark: &str) -> anyhow::Result<()> {
     std::fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
 }
 
-/// The command that plays it again.
+/// The command that plays the scenario again.
 fn again(scenario: &Scenario, request: &Request) -> String {
     let plain = if request.plain { " --plain" } else { "" };
     format!("starling-lab run {} --seed {}{plain}", scenario.path.display(), scenario.seed)

@@ -1,4 +1,4 @@
-//! Strangers: who connects to nodes without being one of them, in bad faith and in numbers.
+//! Strangers: programs that connect to nodes without being nodes, in bad faith and in numbers.
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
@@ -25,58 +25,58 @@ mod tally;
 
 use tally::Tally;
 
-/// Where nodes and bootstrap peers are: `IP:PORT`, with commas between.
+/// The variable with the addresses of nodes and bootstrap peers: `IP:PORT`, separated by commas.
 pub const PEERS: &str = "STARLING_LAB_PEERS";
-/// How long a connection may take to come about.
+/// The time in which a connection must be made.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of one burst of garbage.
 const BURST: usize = 4 << 10;
-/// Bursts on one connection: more than any handshake is long.
+/// Bursts on one connection: more bytes than any handshake has.
 const BURSTS: usize = 256;
 
-/// What strangers do with a connection.
+/// The behaviour of strangers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     Silent,
-    /// Sends random bytes where a handshake is due.
+    /// Sends random bytes instead of a handshake.
     Garbage,
-    /// A handshake with a key of its own, made for it, and then nothing.
+    /// Does a handshake with a new key, and sends nothing after it.
     Handshake,
-    /// A handshake, a Hello, and then Heads as fast as they are taken.
+    /// Does a handshake, and sends a Hello and then Heads as fast as they are read.
     Talk,
-    /// The same with signatures that do not hold.
+    /// As `talk`, with signatures that do not hold.
     Forge,
 }
 
-/// Connects to nodes without being one of them, for the lab's scenarios
+/// Connect to nodes without being a node, for the lab's scenarios
 #[derive(Debug, Parser)]
 #[command(name = "starling-stranger")]
 pub struct Request {
-    /// What is done with each connection
+    /// Behaviour on each connection
     #[arg(long, value_enum)]
     way: Way,
     /// New connections a second, over all nodes in turn
     #[arg(long, default_value_t = 50)]
     rate: u32,
-    /// Connections at a time
+    /// Most connections at a time
     #[arg(long, default_value_t = 512)]
     most: usize,
-    /// Seconds for which one is held open
+    /// Seconds for which a connection is held open
     #[arg(long, default_value_t = 30)]
     hold: u64,
-    /// By QUIC; what says nothing and what sends garbage are of TCP only
+    /// Use QUIC; `silent` and `garbage` are for TCP only
     #[arg(long)]
     quic: bool,
-    /// Where nodes are: IP:PORT, with commas between; left out: what STARLING_LAB_PEERS says
+    /// Addresses of the nodes: IP:PORT, separated by commas (default: the value of STARLING_LAB_PEERS)
     #[arg(long, value_delimiter = ',')]
     peers: Vec<SocketAddr>,
 }
 
-/// Goes on until it is killed.
+/// Floods the nodes until it is killed.
 ///
 /// # Errors
-/// Nobody says where nodes are.
+/// If neither the request nor the variable has addresses.
 pub async fn flood(mut request: Request) -> anyhow::Result<()> {
     if request.peers.is_empty() {
         let said = std::env::var(PEERS).with_context(|| format!("say --peers, or set {PEERS}"))?;
@@ -115,7 +115,7 @@ pub async fn flood(mut request: Request) -> anyhow::Result<()> {
     }
 }
 
-/// A connection without a handshake.
+/// Makes a connection without a handshake.
 async fn plain(target: SocketAddr, garbage: bool, hold: Duration, tally: &Tally) {
     let Ok(Ok(mut stream)) = timeout(PATIENCE, TcpStream::connect(target)).await else {
         tally.failed.fetch_add(1, Relaxed);
@@ -129,7 +129,7 @@ async fn plain(target: SocketAddr, garbage: bool, hold: Duration, tally: &Tally)
                 return;
             }
         }
-        // Until the other side ends it.
+        // The loop reads until the other side ends the connection.
         let mut waste = [0; 256];
         while stream.read(&mut waste).await.is_ok_and(|n| n > 0) {}
     });
@@ -138,7 +138,7 @@ async fn plain(target: SocketAddr, garbage: bool, hold: Duration, tally: &Tally)
     }
 }
 
-/// A connection as a node makes it, of somebody new.
+/// Makes a connection as a node does, with a new key.
 async fn with_handshake(address: Multiaddr, hold: Duration, tally: &Tally) {
     let Some(mut muxer) = shake_hands(address).await else {
         tally.failed.fetch_add(1, Relaxed);

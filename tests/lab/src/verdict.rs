@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// The verdict of one rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Figures of simulated flocks: how soon they go on after faults, what agreement costs, what churn does to them.
+//! Figures of simulated flocks: the time until they go on after faults, the cost of agreement, the effect of churn.
 
 use crate::simulation::{live, on_all_cores};
 use anyhow::Context;
@@ -10,25 +10,26 @@ use starling_protocol::sim::{MS, SECOND};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// A kind of fault, by its name.
+/// The kind of fault with this name.
 pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
     let known = CLASSES.iter().copied().find(|class| *class == name);
     known.with_context(|| format!("no kind of fault is named {name}: there are {}", CLASSES.join(", ")))
 }
 
-/// Larger flocks are left out of looks at recovery: one takes as long as dozens of others.
+/// Most nodes of a flock in measurements of recovery: a larger flock takes as long as dozens of others.
 const RECOVERING_MAX: usize = 12;
-/// Where a transfer stands still and not all of its members hear that another has left it, those wait as long as for one
-/// that may go on: 32 s after a failed attempt (`docs/reliability.md`, "Back after the last fault").
+/// If a transfer stands still and some of its members do not hear that another has left it, they wait as long as for a
+/// transfer that may go on: 32 s after a failed attempt (`docs/reliability.md`, "Back after the last fault").
 const SOON_IF_STILL: u64 = 60 * SECOND;
-/// Kinds of faults that bring this about.
+/// Kinds of faults after which a transfer stands still like this.
 const STILL: &[&str] = &["drops"];
-/// A process that was stopped goes on when its pause is over, at most so long after the last fault began.
+/// A stopped process goes on when its pause is over, at most this long after the last fault began.
 const PAUSE_MAX: u64 = 40 * SECOND;
 /// Kinds of faults that stop processes.
 const PAUSED: &[&str] = &["pauses", "everything"];
 
-/// How soon flocks have to be back after their last fault. A fork needs the grace of its run, and as long as others then.
+/// The time in which flocks have to be back after their last fault. A fork needs the grace of its run, and as long as
+/// others from then on.
 fn bound(class: &str) -> Bound {
     let kept = match class {
         paused if PAUSED.contains(&paused) => SOON + PAUSE_MAX,
@@ -38,8 +39,8 @@ fn bound(class: &str) -> Bound {
     Bound { kept, forked: kept }
 }
 
-/// Prints how soon flocks go on after their last fault; whether no rule was broken, and all did in time
-/// ([`Row::is_good`]).
+/// Prints the times in which flocks go on after their last fault. Returns whether no rule was broken and all were in
+/// time ([`Row::is_good`]).
 pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool {
     println!("{HEADING}");
     let mut good = true;
@@ -50,7 +51,7 @@ pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool
         on_all_cores(jobs, seeds, |index| {
             let seed = from + index;
             let mut outcome = live(seed, &settings);
-            // A quorum may be lost after all, where the policy is to wait for it.
+            // With the policy to wait, a quorum may stay lost.
             outcome.recovered = outcome.recovered.filter(|_| !outcome.stuck);
             // A run that has spent its rounds commits no more.
             let spent = outcome.recovered.is_some_and(|seen| seen.first.is_none() && seen.together.is_some());
@@ -68,10 +69,10 @@ pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool
     good
 }
 
-/// Sizes of the flocks that are measured.
+/// Sizes of the measured flocks.
 const SIZES: &[usize] = &[1, 2, 4, 8, 16, 32, 128, 512, 1000];
 
-/// Prints what agreement costs in flocks of at most so many nodes; whether it is within its bounds.
+/// Prints the cost of agreement in flocks of at most `nodes` nodes; returns whether it is within its bounds.
 pub fn measure(nodes: Option<usize>) -> bool {
     let mut report = measure::Report::default();
     let mut gathered = true;
@@ -84,7 +85,7 @@ pub fn measure(nodes: Option<usize>) -> bool {
     gathered && report.good()
 }
 
-/// Prints how long flocks whose nodes come and go were without a commit; whether no rule was broken.
+/// Prints the times without a commit in flocks whose nodes come and go; returns whether no rule was broken.
 pub fn churn(from: u64, seeds: u64, nodes: usize, grace: u64) -> bool {
     let churn = Churn { nodes, least: 3.min(nodes), every: 1_250 * MS, lasting: 600 * SECOND, grace: grace * SECOND };
     let mut outcomes: Vec<(u64, churn::Outcome)> =

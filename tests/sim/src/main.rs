@@ -1,4 +1,4 @@
-//! Runs the simulator over many seeds, and tells what came of it.
+//! Runs the simulator over many seeds, and prints the results.
 
 mod figures;
 mod simulation;
@@ -20,16 +20,16 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only this seed, with all that happens in it if --verbose.
+    /// Run this seed only; with --verbose, print its events
     #[arg(long)]
     seed: Option<u64>,
-    /// With --seed or --measure: so many nodes at most.
+    /// With --seed or --measure: most nodes
     #[arg(long)]
     nodes: Option<usize>,
-    /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
+    /// With --seed: keep only these faults of its schedule, as `3,7`, or `none`
     #[arg(long)]
     faults: Option<String>,
-    /// With --seed: with this bug. With --mutations: only this one, or these, as `half-quorum,count-twice`.
+    /// With --seed: inject this bug. With --mutations: run this one only, or these, as `half-quorum,count-twice`
     #[arg(long)]
     mutation: Option<String>,
     #[arg(long)]
@@ -37,35 +37,35 @@ struct Arguments {
     /// Threads; 0: one for each core.
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// Each so many-th seed runs twice, and must run the same.
+    /// One seed in so many runs twice, and must run the same
     #[arg(long, default_value_t = 50)]
     twice_every: u64,
-    /// Runs every injected bug until it is caught, for at most so many seeds each.
+    /// Run every injected bug until it is caught, for at most so many seeds each
     #[arg(long, value_name = "SEEDS")]
     mutations: Option<u64>,
-    /// Only tells whether a history with a bug is reported as one.
+    /// Check only that a history with a bug is reported as one
     #[arg(long)]
     canary: bool,
-    /// Measures what agreement costs, in flocks of up to 1,000 nodes.
+    /// Measure the cost of agreement, in flocks of up to 1,000 nodes
     #[arg(long)]
     measure: bool,
-    /// Nodes that come and go for ten minutes, for so many seeds: how long the flock goes without a commit.
+    /// Measure, for so many seeds, the time without a commit while nodes come and go for ten minutes
     #[arg(long, value_name = "SEEDS")]
     churn: Option<u64>,
-    /// How soon flocks go on after their last fault, by the kind of fault: so many seeds of each.
+    /// Measure the time until flocks go on after their last fault: so many seeds of each kind of fault
     #[arg(long, value_name = "SEEDS")]
     recovery: Option<u64>,
-    /// With --recovery: only this kind of fault. With --seed: with this kind alone.
+    /// With --recovery: measure this kind of fault only. With --seed: inject this kind only
     #[arg(long)]
     class: Option<String>,
-    /// With --churn: seconds until who is without a quorum forks.
+    /// With --churn: seconds until a node without a quorum forks
     #[arg(long, default_value_t = 8)]
     grace: u64,
-    /// Only prints the digest of all inputs and outputs of so many seeds, from --from on: what must not change where
-    /// behaviour does not.
+    /// Print only the digest of all inputs and outputs of so many seeds, from --from on; a change that keeps the
+    /// behaviour keeps the digests
     #[arg(long, value_name = "SEEDS")]
     traces: Option<u64>,
-    /// A file for the table, as JSON.
+    /// File for the table, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
 }

@@ -17,13 +17,13 @@ use std::thread;
 
 /// A seed whose history breaks with the canary's bug.
 const CANARY: (u64, Mutation) = (5, Mutation::ApplyTwice);
-/// Failures that are told in full.
+/// Number of failures that are printed in full.
 const TOLD: usize = 5;
-/// Seeds that are listed for each invariant that is broken.
+/// Number of seeds that are listed for each broken invariant.
 const SHOWN: usize = 12;
-/// A batch of at least so many seeds must hit every mark.
+/// A batch of at least this many seeds must hit every mark.
 const MARKS_FROM: u64 = 1_000;
-/// What comes in about one of 1,000 histories, and the seeds from which on it has to.
+/// A mark that about one of 1,000 histories hits, and the number of seeds from which on a batch must hit it.
 const RARE: (&str, u64) = ("old disk known by certificates only", 10_000);
 
 /// Seeds to run.
@@ -31,16 +31,16 @@ const RARE: (&str, u64) = ("old disk known by certificates only", 10_000);
 pub struct Batch {
     pub seeds: u64,
     pub from: u64,
-    /// 0: one for each core.
+    /// Number of threads; 0: one for each core.
     pub jobs: usize,
     pub twice_every: u64,
-    /// Seeds for each injected bug at most.
+    /// Most seeds for each injected bug.
     pub mutations: Option<u64>,
-    /// Of the injected bugs only these, unless there are none.
+    /// The injected bugs to run; all if it is empty.
     pub only: Vec<Mutation>,
 }
 
-/// What came of a batch. The keys are what `--json` writes.
+/// The results of a batch. The field names are the keys of `--json`.
 #[derive(Debug, Default, Serialize)]
 pub struct Table {
     pub seeds: u64,
@@ -60,12 +60,12 @@ pub struct Table {
     failed: Vec<(u64, Outcome)>,
     #[serde(skip)]
     hits: Marks,
-    /// Seeds by the invariant that they break.
+    /// Seeds by the invariant that they broke.
     #[serde(skip)]
     broken: BTreeMap<&'static str, Vec<u64>>,
 }
 
-/// A injected bug, and the first how many seeds it took to catch it; none if it was not.
+/// An injected bug, and the number of seeds until it was caught; none if it was not.
 #[derive(Debug, Serialize)]
 pub struct Injected {
     pub name: String,
@@ -74,12 +74,12 @@ pub struct Injected {
     pub by: String,
 }
 
-/// Panics of histories are violations: they are told with the others, not where they happen.
+/// Silences panics: a panic of a history is a violation, and is reported with the others.
 pub fn hush() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Lives through a seed; a panic counts as a violation.
+/// Runs a seed; a panic counts as a violation.
 pub fn live(seed: u64, settings: &Settings) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| history::live(seed, settings))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -103,8 +103,8 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
     })
 }
 
-/// Prints a line for each of these seeds, in their order: the seed, and the digest of all that went into and came out of
-/// the engines. Whether no history broke an invariant.
+/// Prints a line for each of these seeds, in their order: the seed, and the digest of all inputs and outputs of the
+/// engines. Returns whether no history broke an invariant.
 pub fn traces(from: u64, seeds: u64, jobs: usize) -> bool {
     let lines = Mutex::new(BTreeMap::new());
     let settings = Settings { trace: true, ..Settings::default() };
@@ -122,7 +122,7 @@ pub fn traces(from: u64, seeds: u64, jobs: usize) -> bool {
     lines.values().all(|(_, broken)| broken.is_empty())
 }
 
-/// Lives through a seed twice; that both were the same is one more invariant.
+/// Runs a seed twice. One more invariant is that both runs are the same.
 fn live_twice(seed: u64, settings: &Settings) -> Outcome {
     let settings = Settings { trace: true, ..settings.clone() };
     let (mut first, second) = (live(seed, &settings), live(seed, &settings));
@@ -134,10 +134,10 @@ fn live_twice(seed: u64, settings: &Settings) -> Outcome {
 }
 
 impl Batch {
-    /// Runs it and tells; whether all was well.
+    /// Runs the batch and prints the results; returns whether no check failed.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn run(&self, json: Option<&Path>) -> anyhow::Result<bool> {
         let mut table = self.histories();
         if let Some(most) = self.mutations.filter(|most| *most > 0) {
@@ -174,9 +174,9 @@ impl Batch {
         table.into_inner().unwrap_or_default()
     }
 
-    /// Every bug, until a seed catches it.
+    /// Runs every bug until a seed catches it.
     fn injected(&self, most: u64) -> Vec<Injected> {
-        // What a test notices is not looked for in histories, but where it is asked for by name.
+        // Histories do not show a bug that a test catches, so such a bug runs only if the user names it.
         let ordinary = || Mutation::ALL.iter().copied().filter(|mutation| mutation.by_test().is_none()).collect();
         let all: Vec<Mutation> = if self.only.is_empty() { ordinary() } else { self.only.clone() };
         let bar = ProgressBar::new(all.len() as u64);
@@ -185,7 +185,7 @@ impl Batch {
             let Some(mutation) = all.get(place as usize).copied() else { return };
             let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, mutation)?)));
             let line = format!("{:24} {caught:?}", mutation.name());
-            // Nothing is drawn where nobody looks on.
+            // A hidden bar prints nothing.
             if bar.is_hidden() {
                 eprintln!("{line}")
             } else {
@@ -207,7 +207,7 @@ impl Batch {
     }
 }
 
-/// Does this for each number below `count`, on so many threads; 0: one for each core.
+/// Calls `each` for every number below `count`, on `jobs` threads; 0: one for each core.
 pub fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
     let jobs = if jobs > 0 { jobs } else { thread::available_parallelism().map_or(1, usize::from) };
     let next = AtomicU64::new(0);
@@ -227,7 +227,7 @@ pub fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
     });
 }
 
-/// What catches a bug in a seed, if anything does. A bug that shows in repetition only is looked for in double runs.
+/// The invariant that catches a bug in a seed, if one does. A bug that only shows in repetition needs double runs.
 fn catches(seed: u64, mutation: Mutation) -> Option<&'static str> {
     let twice = mutation == Mutation::Disturbed;
     let run = || if twice { live_twice(seed, &Settings::default()) } else { live(seed, &Settings::default()) };
@@ -326,7 +326,7 @@ fn tell(seed: u64, outcome: &Outcome) {
     }
 }
 
-/// One seed, told.
+/// Runs one seed, and prints its outcome.
 pub fn one(seed: u64, settings: Settings, mutation: Option<Mutation>, verbose: bool) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
     let outcome = mutation::with(mutation, || live(seed, &Settings { story, ..settings }));
@@ -334,7 +334,7 @@ pub fn one(seed: u64, settings: Settings, mutation: Option<Mutation>, verbose: b
     outcome.violation.is_none()
 }
 
-/// Whether a history that is broken on purpose is reported so.
+/// Whether a history that is broken on purpose is reported as broken.
 pub fn canary() -> bool {
     let (seed, mutation) = CANARY;
     let caught = catches(seed, mutation);
@@ -348,7 +348,7 @@ pub fn canary() -> bool {
 /// Reads `3,7` or `none`.
 ///
 /// # Errors
-/// When it is neither.
+/// If it is neither.
 pub fn parse_faults(text: &str) -> anyhow::Result<BTreeSet<usize>> {
     if text == "none" {
         return Ok(BTreeSet::new());
@@ -359,7 +359,7 @@ pub fn parse_faults(text: &str) -> anyhow::Result<BTreeSet<usize>> {
 /// Reads names of injected bugs, as `half-quorum,count-twice`.
 ///
 /// # Errors
-/// When there is none of one of these names.
+/// If a name is unknown.
 pub fn parse_mutations(text: &str) -> anyhow::Result<Vec<Mutation>> {
     text.split(',').map(parse_mutation).collect()
 }

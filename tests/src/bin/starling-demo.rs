@@ -1,4 +1,4 @@
-//! `make demo`: four nodes train one model on real text, one is killed, one joins; ends with a report.
+//! `make demo`: four nodes train one model on real text, one is killed, one joins; it ends with a report.
 
 use clap::Parser;
 use starling_tests::demo::{Demo, Options};

@@ -1,4 +1,4 @@
-//! `make kills`: kills nodes at random moments and measures how long the others go without a commit.
+//! `make kills`: kills nodes at random times and measures the time until the others commit again.
 
 use clap::Parser;
 use starling_tests::kills::{Kills, Options};
@@ -18,7 +18,7 @@ struct Arguments {
     /// Number of kills
     #[arg(long, default_value_t = 20)]
     kills: usize,
-    /// Seed of victims and moments
+    /// Seed of victims and times
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Kill all nodes at the end and restart them

@@ -12,7 +12,7 @@ struct Arguments {
     /// Folder of the built binaries
     #[arg(long)]
     bin_dir: Option<PathBuf>,
-    /// Folder for the runs; emptied first; the recordings come to its folder `recordings`
+    /// Folder for the runs, emptied first; the recordings are in its folder `recordings`
     #[arg(long, default_value = "out/follower")]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Vectors that codecs must treat alike, whoever implements them, and what the specification makes of one.
+//! Vectors that all codecs must treat alike, and their treatment by the specification.
 
 // Each test binary compiles this module for itself and uses a part of it.
 #![allow(dead_code)]
@@ -11,7 +11,7 @@ use starling_protocol::run::Codec;
 pub const FIXED: [(Codec, CodecKind); 3] =
     [(Codec::Bf16, CodecKind::Bf16), (Codec::Int8, CodecKind::Int8), (Codec::Int4, CodecKind::Int4)];
 
-/// What an encoder or decoder said, comparable across the crates: their errors have the same shape.
+/// The result of an encoder or decoder, comparable across the crates: their errors have the same shape.
 pub fn said<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<T, String> {
     result.map_err(|error| format!("{error:?}"))
 }
@@ -25,7 +25,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Lengths around the edges of blocks and of vector vote states.
+/// Lengths around the edges of blocks and of vector registers.
 pub fn lengths() -> impl Strategy<Value = usize> {
     prop_oneof![
         Just(0usize),
@@ -41,7 +41,7 @@ pub fn lengths() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// One value: ordinary, of any bit pattern that is finite, subnormal, zero of both signs, huge.
+/// One value: an ordinary one, a finite one of any bits, a subnormal, a zero of either sign, or a huge one.
 fn values() -> impl Strategy<Value = f32> {
     prop_oneof![
         8 => -1e-3f32..1e-3,
@@ -53,7 +53,7 @@ fn values() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// Vectors whose blocks have one magnitude each, or any mixture; a few hold what no codec can write.
+/// Vectors whose blocks have one magnitude each, or any mixture; a few hold values that no codec can write.
 pub fn vectors() -> impl Strategy<Value = Vec<f32>> {
     let mixed = lengths().prop_flat_map(|n| prop::collection::vec(values(), n));
     let levelled = (lengths(), prop::collection::vec(-126i32..121, 12)).prop_flat_map(|(n, exponents)| {
@@ -76,11 +76,11 @@ pub fn vectors() -> impl Strategy<Value = Vec<f32>> {
 }
 
 /// For every significand of a scale: values at, just below and just above every tie between two integers, and largest
-/// magnitudes at, just below and just above those that ask for that scale. `exponent` places the scales, integers reach to
+/// magnitudes at, just below and just above those that need that scale. `exponent` places the scales, integers go up to
 /// `levels`, blocks have `block` elements.
 pub fn ties(levels: u16, block: usize, exponent: i32) -> Vec<f32> {
     let mut vector = Vec::new();
-    // The largest scale stands alone: greater significands are refused.
+    // The largest scale has one significand only: greater ones are refused.
     let significands = if exponent == 120 { 128..129u32 } else { 128..256 };
     for significand in significands {
         let scale = significand as f32 / 128.0 * 2f32.powi(exponent);
@@ -96,7 +96,7 @@ pub fn ties(levels: u16, block: usize, exponent: i32) -> Vec<f32> {
             vector.resize(vector.len().next_multiple_of(block), 0.0);
         }
         for edge in [largest, largest.next_down(), -largest.next_up()] {
-            // The edge of the largest scale lies above what can be written.
+            // The edge of the largest scale is too large for an encoder.
             if edge.abs() <= f32::from(levels) * 2f32.powi(120) {
                 vector.push(edge);
                 vector.resize(vector.len().next_multiple_of(block), scale);

@@ -10,7 +10,7 @@ pub(super) struct Decoded {
     pub values: Handle,
     /// Counts the launches that ran.
     pub done: Handle,
-    /// How many there were.
+    /// Number of launches that were started.
     pub launches: u32,
 }
 
@@ -18,14 +18,15 @@ impl<R: Runtime> RuntimeCodec<R> {
     /// Reads a payload of [`super::super::encoded_len`] bytes into `dst`, as [`super::super::decode`] does.
     ///
     /// # Errors
-    /// What is not canonical, named as on the CPU; a device that fails. `dst` is then as it was.
+    /// If the payload is not canonical (the error names the same reason as on the CPU), or the device fails. `dst` is
+    /// then as it was.
     pub fn decode(&self, kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
         self.decode_dense(kind, bytes, dst, false)
     }
 
     /// Adds a payload's values to `dst`, one f32 addition an element, as [`super::super::decode_add`] does.
     ///
-    /// An infinity in `dst` stays one; a NaN there stays one, but with which bits is left open on the CPU too.
+    /// An infinity in `dst` stays one. A NaN there stays one too; the CPU does not fix its bits either.
     ///
     /// # Errors
     /// Those of [`Self::decode`].
@@ -47,7 +48,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         Ok(())
     }
 
-    /// Starts a batch on the device while the one before is read; `dst` is left alone until all went well.
+    /// Starts a batch on the device while the previous one is read; `dst` does not change before all batches succeed.
     pub(super) fn in_batches(
         &self,
         dst: &[f32],
@@ -100,7 +101,7 @@ impl<R: Runtime> RuntimeCodec<R> {
     }
 }
 
-/// Copies batches to where they came from.
+/// Copies the batches into `dst`, one after the other.
 pub(super) fn put_back(batches: Vec<Bytes>, dst: &mut [f32]) {
     for (out, batch) in dst.chunks_mut(BATCH_ELEMENTS).zip(batches) {
         for (out, bytes) in out.iter_mut().zip(batch.as_chunks::<4>().0) {

@@ -14,24 +14,25 @@ struct Encoded {
     heads: Handle,
     /// The bytes of the values, padded to whole words.
     values: Handle,
-    /// What the high half of each word of heads must hold.
+    /// The value that the high half of each word of heads must hold.
     tag: u16,
 }
 
 impl<R: Runtime> RuntimeCodec<R> {
-    /// Writes `src` as one payload into `dst` of [`encoded_len`] bytes: what [`super::super::encode`] writes.
+    /// Writes `src` as one payload into `dst` of [`encoded_len`] bytes, with the bytes of [`super::super::encode`].
     ///
     /// # Errors
-    /// What is not finite or too large, named as on the CPU; a device that fails. `dst` then holds no payload.
+    /// If a value is not finite or is too large (the error names it as on the CPU), or the device fails. `dst` then
+    /// holds no payload.
     pub fn encode(&self, kind: CodecKind, src: &[f32], dst: &mut [u8]) -> Result<(), DeviceCodecError> {
         self.encode_chunks(kind, src, src.len().next_multiple_of(unit(kind)).max(unit(kind)), dst)
     }
 
-    /// Cuts `src` into chunks of `chunk` elements, a multiple of the codec's block (the last may be shorter), and writes
-    /// their payloads one after the other.
+    /// Cuts `src` into chunks of `chunk` elements, a multiple of the codec's block (the last may be shorter), and
+    /// writes their payloads one after the other.
     ///
     /// # Errors
-    /// Those of [`Self::encode`], and a chunk that would part a block.
+    /// Those of [`Self::encode`], and a chunk length that would split a block.
     pub fn encode_chunks(
         &self,
         kind: CodecKind,
@@ -47,7 +48,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         let mut pending = None;
         for (index, batch) in src.chunks(BATCH_ELEMENTS).enumerate() {
             let encoded = self.launch_encoder(kind, index * BATCH_ELEMENTS, batch);
-            // The device works on this batch while the one before is read.
+            // The device works on this batch while the host reads the previous one.
             if let Some(before) = pending.replace(encoded) {
                 self.collect_encoded(kind, src, chunk, before, dst)?;
             }
@@ -68,7 +69,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         let input = array(&self.client.create_from_slice(bytemuck::cast_slice(batch)), elements);
         let (heads_arg, values_arg) = (array(&heads, blocks), array(&values, words));
         let tag = next_tag();
-        // Whole blocks, each element of which some unit must see.
+        // The device gets whole blocks, and some unit must see each element of a block.
         let padded = elements.next_multiple_of(head_elements(kind));
         match kind {
             CodecKind::Bf16 => {
@@ -87,7 +88,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         Encoded { start, elements, heads, values, tag }
     }
 
-    /// Reads a batch of `src` and puts its bytes where they belong.
+    /// Reads a batch of encoded blocks and puts its bytes into their places in the payload.
     fn collect_encoded(
         &self,
         kind: CodecKind,

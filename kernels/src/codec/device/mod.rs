@@ -1,11 +1,11 @@
-//! Codecs on the device where the model trains, so that payloads and not floats cross the bus.
+//! Codecs on the device where the model trains, so that encoded payloads cross the bus instead of floats.
 //!
-//! They write the same bytes as the CPU's, refuse the same vectors and payloads for the same reason, and decode to the same
-//! bits. What makes that so on any device is said at the kernels. A payload is checked on the host before any of it goes to
-//! the device; a vector is checked on the device, and the host finds the reason.
+//! They write the same bytes as the CPU's, refuse the same vectors and payloads for the same reason, and decode to the
+//! same bits. The comments of the kernels say why this holds on any device. The host checks a payload before any of it
+//! goes to the device. The device checks a vector, and the host finds the reason.
 //!
-//! Of top-k the device finds places, signs and levels, and adds values at places. The host codes the gaps between places
-//! and reads them, since where a gap's code begins depends on all codes before it.
+//! In top-k the device finds places, signs and levels, and adds values at places. The host codes the gaps between
+//! places and reads them, since the start of a gap's code depends on all codes before it.
 
 mod decode;
 mod encode;
@@ -21,11 +21,10 @@ use cubecl::prelude::{ArrayArg, ComputeClient, CubeCount, CubeDim};
 use cubecl::server::{CubeCountSelection, Handle, ServerError};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Elements that are on the device at once: bounds the memory that a codec takes there to some 25 MiB for each of two
-/// batches.
+/// Elements that are on the device at once. This bounds a codec's memory there to some 25 MiB for each of two batches.
 const BATCH_ELEMENTS: usize = 1 << 22;
 
-/// Counts launches. One for the process, since the codecs of one device share its memory.
+/// Counts launches. The process has one counter, since the codecs of one device share its memory.
 static LAUNCHES: AtomicU16 = AtomicU16::new(0);
 
 /// Why a device could not encode or decode.
@@ -57,7 +56,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         Self { client }
     }
 
-    /// As many cubes as `units` need, perhaps some more, which have nothing to do.
+    /// As many cubes as `units` need, perhaps some more; these have nothing to do.
     fn cubes(&self, units: usize) -> (CubeCount, CubeDim) {
         let cubes = units.div_ceil(kernel::UNITS as usize) as u32;
         (CubeCountSelection::new(&self.client, cubes).cube_count(), CubeDim::new_1d(kernel::UNITS))
@@ -81,7 +80,7 @@ impl<R: Runtime> RuntimeCodec<R> {
     }
 }
 
-/// A tag for a launch: never 0, which is what fresh memory holds.
+/// A tag for a launch: never 0, which is the content of fresh memory.
 fn next_tag() -> u16 {
     LAUNCHES.fetch_add(1, Ordering::Relaxed) % u16::MAX + 1
 }

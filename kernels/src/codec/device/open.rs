@@ -18,7 +18,7 @@ enum AnyCodec {
     Cuda(RuntimeCodec<cubecl::cuda::CudaRuntime>),
 }
 
-/// Evaluates a call on the codec of whichever runtime it is.
+/// Evaluates a call on the codec of the runtime that was chosen.
 macro_rules! on_runtime {
     ($any:expr, $codec:ident => $call:expr) => {
         match $any {
@@ -66,7 +66,7 @@ impl DeviceCodec {
     #[cfg(feature = "cuda")]
     fn on_cuda(index: usize) -> Result<Self, DeviceError> {
         use cubecl::cuda::{CudaDevice, CudaRuntime};
-        // The driver and the device were found to be there; what cubecl still trips over, it says by panicking.
+        // The driver and the device are there. cubecl reports any other failure by a panic.
         let device = crate::device::cuda::find(index)?;
         let client = std::panic::catch_unwind(|| CudaRuntime::client(&CudaDevice::new(index)));
         let reason = "CUDA's libraries do not start: see the log".to_owned();
@@ -79,12 +79,12 @@ impl DeviceCodec {
         Err(DeviceError::WithoutCuda)
     }
 
-    /// Where it runs.
+    /// The device of this codec.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
 
-    /// Whether that is an adapter whose work is done by the CPU.
+    /// Whether the device is an adapter whose work the CPU does.
     pub fn is_software(&self) -> bool {
         self.software
     }

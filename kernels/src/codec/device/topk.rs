@@ -21,11 +21,12 @@ struct Selected {
 }
 
 impl<R: Runtime> RuntimeCodec<R> {
-    /// Writes `src` to `out`, in place of what was there, with at most `k` entries of each [`TOPK_BLOCK`] elements: what
-    /// [`super::super::topk_encode`] writes. Entries and levels are found on the device, gaps coded on the host.
+    /// Replaces the content of `out` by the encoded `src`, with at most `k` entries of each [`TOPK_BLOCK`] elements and
+    /// the bytes of [`super::super::topk_encode`]. The device finds entries and levels, the host codes the gaps.
     ///
     /// # Errors
-    /// What is not finite or above 2^120, named as on the CPU; a device that fails. `out` then holds no payload.
+    /// If a value is not finite or is above 2^120 (the error names it as on the CPU), or the device fails. `out` then
+    /// holds no payload.
     pub fn topk_encode(&self, k: usize, src: &[f32], out: &mut Vec<u8>) -> Result<(), DeviceCodecError> {
         out.clear();
         let mut pending = None;
@@ -83,7 +84,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         let blocks = src[batch.start..batch.start + batch.elements].chunks(TOPK_BLOCK);
         for ((index, x), head) in blocks.enumerate().zip(heads.as_chunks::<8>().0) {
             let [count, tag, low, high] = [0, 2, 4, 6].map(|at| u16::from_ne_bytes([head[at], head[at + 1]]));
-            // Words are the machine's, and so are their halves.
+            // Words have the byte order of the machine, and so have their halves.
             let [count, tag, low, high] = match cfg!(target_endian = "little") {
                 true => [count, tag, low, high],
                 false => [tag, count, high, low],
@@ -110,13 +111,14 @@ impl<R: Runtime> RuntimeCodec<R> {
     /// Reads a payload into `dst`, as [`super::super::topk_decode`] does.
     ///
     /// # Errors
-    /// What is not canonical, named as on the CPU; a device that fails. `dst` is then as it was.
+    /// If the payload is not canonical (the error names the same reason as on the CPU), or the device fails. `dst` is
+    /// then as it was.
     pub fn topk_decode(&self, k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
         self.scatter(k, bytes, dst, false)
     }
 
     /// Adds a payload's values to `dst`, as [`super::super::topk_decode_add`] does; elements without an entry are left
-    /// alone. Of infinities and NaN in `dst` see [`Self::decode_add`].
+    /// alone. [`Self::decode_add`] says what becomes of infinities and NaN in `dst`.
     ///
     /// # Errors
     /// Those of [`Self::topk_decode`].
@@ -125,7 +127,7 @@ impl<R: Runtime> RuntimeCodec<R> {
     }
 
     fn scatter(&self, k: usize, bytes: &[u8], dst: &mut [f32], adds: bool) -> Result<(), DeviceCodecError> {
-        // Of each batch place and value, place and value, and so on. The walk refuses what is not canonical.
+        // Each batch has place and value of its entries, alternating. The walk refuses a payload that is not canonical.
         let mut entries = vec![Vec::new(); dst.len().div_ceil(BATCH_ELEMENTS)];
         topk::walk(k, bytes, dst.len(), |place, value| {
             entries[place / BATCH_ELEMENTS].extend([(place % BATCH_ELEMENTS) as u32, value.to_bits()]);

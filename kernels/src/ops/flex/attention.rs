@@ -1,4 +1,4 @@
-//! The attention block. Kept for the backward pass: the inverse norms, the turned queries and keys, the values, the
+//! The attention block. It keeps for the backward pass: the inverse norms, the turned queries and keys, the values, the
 //! mixed values and a logarithm a score row.
 
 use super::context::{Context, Tracked, floats, tensor};
@@ -17,13 +17,13 @@ use burn_backend::tensor::FloatTensor;
 use burn_flex::{Flex, FlexTensor};
 use std::sync::{Arc, PoisonError};
 
-/// What the backward pass needs beside the input and the weights.
+/// The values that the backward pass needs beside the input and the weights.
 #[derive(Debug)]
 pub struct Kept {
     inverse: Buffer,
     qkv: Buffer,
     mixed: Buffer,
-    /// Per sequence and query head, one a token.
+    /// One logarithm a token, for each sequence and query head.
     log_sum: Buffer,
 }
 
@@ -58,7 +58,7 @@ pub fn forward(
     (tensor(y, rows, width), kept)
 }
 
-/// Queries, keys and values of all rows, the first two turned by their positions.
+/// Queries, keys and values of all rows; queries and keys are turned by their positions.
 fn project(context: &Context, shape: AttentionShape, x: &[f32], weights: &AttentionWeights<Flex>, kept: &mut Kept) {
     let h = shape.heads;
     let (gain, weight) = (Weight::of(&weights.norm), Weight::of(&weights.qkv));

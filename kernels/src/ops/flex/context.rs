@@ -1,4 +1,4 @@
-//! What the operations share, and tensors as plain slices.
+//! The context that the operations share, and tensors as plain slices.
 
 use crate::host::pool::{Buffer, Pool};
 use crate::host::rope::Table;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 /// The tracked backend of the CPU.
 pub type Tracked = Autodiff<Flex>;
 
-/// What the operations share.
+/// Threads, buffers, tables and gradients that the operations share.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub team: Arc<Team>,
     pub pool: Arc<Pool>,
-    /// Turns queries and keys; holds at least as many positions as a sequence has tokens.
+    /// Turns queries and keys; has at least as many positions as a sequence has tokens.
     pub rope: Arc<Table>,
     /// Receives the gradients of the weights, at the weights' own offsets in their vector.
     pub gradients: Arc<Mutex<Vec<f32>>>,

@@ -1,8 +1,8 @@
-//! The last norm, the projection on the vocabulary and the cross-entropy, fused: logits exist for a few rows at a time.
+//! The last norm, the projection on the vocabulary and the cross-entropy, fused. Logits exist for a few rows at a time.
 //!
 //! When tracked, the gradients are computed along with the loss, for an incoming gradient of one, as Liger's fused
-//! linear cross-entropy does (arXiv 2410.10989): the loss is the end of the graph. Should another gradient come in, the
-//! weights' share is corrected by a second pass.
+//! linear cross-entropy does (arXiv 2410.10989): the loss is the end of the graph. If another gradient comes in, a
+//! second pass corrects the weights' share.
 
 use super::context::{Context, Tracked, floats, integers, tensor};
 use super::weight::{GRAIN, Norm, Weight, add_gradient};
@@ -20,7 +20,7 @@ use burn_backend::tensor::FloatTensor;
 use burn_flex::{Flex, FlexTensor};
 use std::sync::PoisonError;
 
-/// Logits in flight: bounds their memory (16 MiB) whatever the vocabulary.
+/// Most logits that exist at once: bounds their memory (16 MiB) for any vocabulary.
 pub const LOGITS: usize = 1 << 22;
 
 /// Rows whose logits exist at once.
@@ -38,7 +38,7 @@ pub struct Problem {
     pub scale: f32,
 }
 
-/// Normalise all rows: the rows and their inverse norms.
+/// Normalises all rows; returns them and their inverse norms.
 fn normalise(context: &Context, eps: f32, x: &[f32], gain: Weight<'_>) -> (Buffer, Buffer) {
     let width = gain.data.len();
     let rows = x.len() / width;
@@ -113,7 +113,7 @@ fn cross_entropy_rows(
 ) -> f64 {
     let rows = targets.len();
     let piece = context.team.piece(rows, GRAIN, 1);
-    // One f32 a row: adding them up in f64, in order, gives the same sum for any number of threads.
+    // One f32 a row: the sum in f64, in order, is the same for any number of threads.
     let mut losses = vec![0.0f32; rows];
     let (parts, logits) = (Shared::new(&mut losses), Shared::new(logits));
     context.team.each(rows.div_ceil(piece), |part| {

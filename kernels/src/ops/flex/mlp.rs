@@ -1,4 +1,4 @@
-//! The SwiGLU block. Kept for the backward pass: the inverse norms and the outputs of gate and up.
+//! The SwiGLU block. It keeps for the backward pass: the inverse norms and the outputs of gate and up.
 
 use super::context::{Context, Tracked, floats, tensor};
 use super::weight::{GRAIN, Norm, Weight, add_gradient};
@@ -16,7 +16,7 @@ use burn_backend::tensor::FloatTensor;
 use burn_flex::{Flex, FlexTensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the backward pass needs beside the input and the weights.
+/// The values that the backward pass needs beside the input and the weights.
 #[derive(Debug)]
 pub struct Kept {
     inverse: Buffer,

@@ -6,7 +6,7 @@ use crate::host::norm;
 use crate::host::team::{Shared, with_scratch};
 use burn_flex::FlexTensor;
 
-/// Rows that one task of a product handles are a multiple of this, so that no task is left with scraps.
+/// The rows of one task of a product are a multiple of this, so that no task has a few rows only.
 pub const GRAIN: usize = 32;
 
 /// A weight: its elements and where they lie in the flat vector.
@@ -54,7 +54,7 @@ pub struct Norm<'a> {
 }
 
 impl Norm<'_> {
-    /// The normalised rows, once more.
+    /// Computes the normalised rows again.
     pub fn replay(&self, context: &Context, out: &mut [f32]) {
         let width = self.gain.data.len();
         let out = Shared::new(out);

@@ -1,4 +1,4 @@
-//! `starling-stranger`: connects to nodes without being one of them, for the lab's scenarios.
+//! `starling-stranger`: connects to nodes without being a node, for the lab's scenarios.
 
 use clap::Parser;
 use starling_lab::stranger::{Request, flood};

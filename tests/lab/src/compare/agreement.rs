@@ -1,23 +1,23 @@
-//! Whether peers hold the mean after an averaging, by the parameters that they wrote down before and after it.
+//! Checks whether peers hold the mean after an averaging, by the parameters that they wrote before and after it.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What was found.
+/// The result for the averagings of all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Agreement {
     /// Averagings that all peers wrote down.
     pub averagings: usize,
-    /// Of these, after how many somebody was not nearer to the mean than a twentieth of what peers were apart beforehand:
-    /// they did not all average with each other, or in vain.
+    /// Number of averagings after which some peer was off the mean by more than a twentieth of the peers' spread
+    /// before: the peers did not all average with each other, or the averaging did nothing.
     pub missed: usize,
-    /// In the others, the largest difference between a peer's parameter afterwards and the mean of what all had before; if
-    /// there are no others, in all.
+    /// The largest difference between a peer's parameter afterwards and the mean of all before, over the averagings
+    /// that were not missed, or over all if each was missed.
     pub from_mean: f64,
-    /// And between two peers' parameters afterwards.
+    /// The largest difference between two peers' parameters afterwards, over the same averagings.
     pub between_peers: f64,
-    /// And beforehand: what averaging has taken away.
+    /// The largest difference between two peers' parameters before, over the same averagings.
     pub before: f64,
 }
 
@@ -65,7 +65,7 @@ fn compare(peers: &[Vec<f32>]) -> Agreement {
         found.between_peers = found.between_peers.max(spread(&mut after()));
         found.before = found.before.max(spread(&mut before()));
     }
-    // Those who share one set of parameters from the beginning miss nothing.
+    // Peers that share one set of parameters from the beginning have no spread before, and miss nothing.
     found.missed = usize::from(found.from_mean > found.before / 20.0);
     found
 }
@@ -83,7 +83,7 @@ mod tests {
     fn the_mean_is_what_peers_had_before() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read(folder.path(), 2), None);
-        // Two values before, two after: the second peer is half a unit off in the last.
+        // Two values before, two after: the second peer is half a unit off in the last one.
         put(folder.path(), "1-0.f32", &[1.0, 4.0, 2.0, 6.0]);
         put(folder.path(), "1-1.f32", &[3.0, 8.0, 2.0, 6.5]);
         put(folder.path(), "2-0.f32", &[9.0, 9.0]);
@@ -92,7 +92,7 @@ mod tests {
         put(folder.path(), "notes.txt", &[1.0]);
         let found = read(folder.path(), 2).expect("epoch 1");
         assert_eq!(found, Agreement { averagings: 1, missed: 1, from_mean: 0.5, between_peers: 0.5, before: 4.0 });
-        // All hold the mean, within a rounding: that is what counts from here on.
+        // All peers hold the mean, within a rounding; from here on only such averagings count.
         put(folder.path(), "4-0.f32", &[1.0, 4.0, 2.0, 6.0]);
         put(folder.path(), "4-1.f32", &[3.0, 8.0, 2.0, 6.125]);
         let found = read(folder.path(), 2).expect("epochs 1 and 4");

@@ -1,5 +1,5 @@
-//! `starling-lab compare`: the same model, text and emulated links for Starling, PyTorch's DDP and hivemind: time to a
-//! target loss, bytes, and what a death costs.
+//! `starling-lab compare`: Starling, PyTorch's DDP and hivemind with the same model, text and emulated links. It
+//! measures the time to a target loss, the bytes, and the cost of a death.
 
 mod agreement;
 mod play;
@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use system::Place;
 
-/// The file by which a folder is known as an earlier comparison's.
+/// The file that marks a folder as an earlier comparison's.
 const FOUND: &str = "compare.json";
 
-/// Plays all systems one after the other; `true`: Starling reached the target, and went on after the kill, and no
-/// rival that this Python has failed.
+/// Plays all systems one after the other. Returns `true` if Starling reached the target and went on after the kill, and
+/// no rival that this Python has failed.
 ///
 /// # Errors
-/// The settings are wrong, a program is missing, Starling's nodes do not begin, or a folder cannot be written.
+/// If the settings are wrong, a program is missing, Starling's nodes do not begin, or a folder cannot be written.
 pub fn run(file: Option<&Path>, out: &Path, bin_dir: &Path, python: &str) -> anyhow::Result<bool> {
     let settings = file.map_or_else(|| Ok(Settings::default()), Settings::load)?;
     run::programs_there(bin_dir, &[])?;
@@ -80,7 +80,8 @@ fn fine(comparison: &Comparison) -> bool {
     comparison.failed.is_empty() && ours.is_some_and(|o| o.target_s.is_some() && o.next_s.is_some())
 }
 
-/// Training and held-out text, which Starling's nodes have just cut: two shards of a byte a token, the smaller held out.
+/// Training and held-out text, which Starling's nodes have cut: two shards of a byte a token. The smaller one is held
+/// out.
 fn texts(cache: &Path) -> anyhow::Result<[PathBuf; 2]> {
     let folder = cache.join("shards");
     let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! One system under way: its members train until the target, then one is killed, and the others are watched.
+//! Plays one system: its members train until the target, then the lab kills one member and watches the others.
 
 use super::system::{PORT, Place, Said, System};
 use crate::network::{Link, LinkChange, Network, Port};
@@ -13,16 +13,16 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often the lab looks around.
+/// Interval at which the lab reads the members' events.
 const TICK: Duration = Duration::from_millis(20);
-/// How long members may take to begin.
+/// The time in which members must begin.
 const START: Duration = Duration::from_secs(180);
-/// For how long members that go on after a kill are watched, so that the picture shows it.
+/// Seconds for which the lab watches members that go on after a kill, so that the picture shows them.
 const AFTER_RECOVERY: f64 = 10.0;
 /// Packets that would wait longer for a machine's line are lost.
 const QUEUE: Duration = Duration::from_millis(100);
 
-/// What came of one system.
+/// The result of one system.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     pub system: String,
@@ -32,33 +32,33 @@ pub struct Outcome {
     /// Seconds from the first member's first step, and nats a byte, by the first member.
     pub curve: Vec<(f64, f64)>,
     pub target_s: Option<f64>,
-    /// From the first step to the kill.
+    /// Seconds from the first step to the kill.
     pub seconds: f64,
-    /// Of the first member, to the kill.
+    /// Steps of the first member, to the kill.
     pub steps: u64,
     pub averagings: u64,
-    /// Of a step that nobody else hears of, with as many at once; of Starling the mean of its inner steps.
+    /// Seconds of a step without averaging, while all members do such steps; for Starling the mean of its inner steps.
     pub plain_step_s: Option<f64>,
     /// Seconds that the first member trained, to the kill.
     pub training_s: Option<f64>,
-    /// Bytes that went through each machine's device, to the kill.
+    /// Bytes through each machine's device, to the kill.
     pub sent: Vec<u64>,
     pub received: Vec<u64>,
     pub killed_s: f64,
-    /// From the kill to the next average without the one who is gone; null: there was none.
+    /// Seconds from the kill to the next average without the killed member; null without one.
     pub next_s: Option<f64>,
     /// Members of that average.
     pub next_members: Option<u64>,
     /// Survivors that ended after the kill.
     pub ended: usize,
-    /// What went wrong, and how often; before the kill, and after it.
+    /// Kinds of trouble, and how often each came; before the kill, and after it.
     pub troubles: BTreeMap<String, u64>,
     pub troubles_after: BTreeMap<String, u64>,
-    /// Of the first averagings with everybody: the largest difference of a parameter from the mean.
+    /// The largest difference of a parameter from the mean in the first averagings of all members.
     pub from_mean: Option<super::agreement::Agreement>,
 }
 
-/// A system's processes on their machines. Processes end before the network does.
+/// The processes of a system on their machines. They end before the network does.
 struct Game<'a> {
     system: System,
     place: &'a Place<'a>,
@@ -67,17 +67,17 @@ struct Game<'a> {
     read: Vec<usize>,
     network: Network,
     outcome: Outcome,
-    /// When the first member began, by the clock of events.
+    /// The time at which the first member began, by the clock of events.
     began: Option<f64>,
     tokens: u64,
     trained_s: f64,
     killed: Option<f64>,
 }
 
-/// Plays it.
+/// Plays one system.
 ///
 /// # Errors
-/// The network or a process cannot be made, or the members do not begin.
+/// If the network or a process cannot be made, or the members do not begin.
 pub fn play(system: System, place: &Place<'_>, bin_dir: &Path, programs: &Path) -> anyhow::Result<Outcome> {
     std::fs::create_dir_all(place.folder.join("logs"))
         .with_context(|| format!("cannot make {}", place.folder.display()))?;
@@ -218,7 +218,7 @@ impl Game<'_> {
         counts.map(|c| (load(&c.sent_bytes), load(&c.received_bytes))).collect()
     }
 
-    /// What is told up to the kill.
+    /// Sums up the time to the kill.
     fn sum_up(&mut self, before: &[(u64, u64)]) {
         let seconds = self.elapsed();
         let now = self.bytes();
@@ -244,7 +244,7 @@ impl Game<'_> {
         }
     }
 
-    /// Whether nothing is left to be seen after the kill.
+    /// Whether there is nothing more to watch after the kill.
     fn is_over(&mut self) -> bool {
         let since = self.elapsed() - self.outcome.killed_s;
         let survivors = self.members.len() - 1;
@@ -259,7 +259,7 @@ impl Game<'_> {
         self.members.iter_mut().for_each(|member| kill(system, member));
     }
 
-    /// Reads what members have said.
+    /// Reads the members' new events.
     fn look(&mut self) {
         for index in 0..self.members.len() {
             let fresh = self.members[index].events_since(self.read[index]);
@@ -325,13 +325,13 @@ impl Game<'_> {
     }
 }
 
-/// SIGKILL, to the daemons that it has started too.
+/// Sends SIGKILL, also to the daemons that the member has started.
 fn kill(system: System, member: &mut Process) {
     if system == System::Hivemind
         && !member.has_exited()
         && let Some(group) = Pid::from_raw(member.id() as i32)
     {
-        // hivemind's program leads a group of its own; if it did not come that far there is none.
+        // hivemind's program leads a group of its own; there is no group if the program did not get that far.
         let _ = kill_process_group(group, Signal::KILL);
     }
     member.kill();

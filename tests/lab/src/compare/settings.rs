@@ -1,33 +1,33 @@
-//! Compare files: what all systems have in common, and what each of them is started with.
+//! Compare files: the common settings of all systems, and the settings of each.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file::{self, nearest};
 use std::path::Path;
 
-/// The systems that Starling can be compared with, as files spell them.
+/// The systems that Starling can be compared with, by their names in files.
 pub const RIVALS: [&str; 2] = ["ddp", "hivemind"];
 
 /// A compare file. Every key has a default: `configs/lab/compare/default.toml` lists them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Of initial parameters, the order of the text, and chance in the network.
+    /// Seed of initial parameters, the order of the text, and chance in the network.
     pub seed: u64,
     pub nodes: usize,
-    /// Each machine's line, both ways.
+    /// Rate of each machine's line, in either direction.
     pub mbit: f64,
-    /// One way, between any two machines.
+    /// Delay in one direction, between any two machines.
     pub delay_ms: f64,
-    /// Nats a byte on held-out text; systems are timed until the first member is there.
+    /// Nats a byte on held-out text. A system is timed until its first member reaches this.
     pub target: f64,
-    /// A system that is not there after so many seconds goes on to the kill.
+    /// Seconds after which a system that has not reached the target goes on to the kill.
     pub limit_s: f64,
-    /// For how long the others are watched after one is killed.
+    /// Seconds for which the lab watches the others after the kill.
     pub after_kill_s: f64,
-    /// Held-out sequences that a validation reads.
+    /// Held-out sequences of a validation.
     pub validate_sequences: usize,
-    /// Of each process, for training.
+    /// Training threads of each process.
     pub threads: usize,
     pub rivals: Vec<String>,
     pub model: Model,
@@ -37,7 +37,7 @@ pub struct Settings {
     pub hivemind: Hivemind,
 }
 
-/// `[model]`: sizes; bytes are the tokens, input and output embedding are one.
+/// `[model]`: sizes. Tokens are bytes, and input and output share one embedding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Model {
@@ -49,7 +49,7 @@ pub struct Model {
     pub seq_len: usize,
 }
 
-/// `[inner]`: AdamW, the same for all; after a linear warm-up the rate is constant.
+/// `[inner]`: AdamW, the same for all systems. After a linear warm-up the rate is constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Inner {
@@ -64,7 +64,7 @@ pub struct Inner {
     pub clip: f64,
 }
 
-/// `[starling]`.
+/// `[starling]`: Starling's rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Starling {
@@ -83,7 +83,7 @@ pub struct Starling {
 #[serde(deny_unknown_fields, default)]
 pub struct Ddp {
     pub bucket_mb: f64,
-    /// Of gloo's operations.
+    /// Time limit of gloo's operations.
     pub timeout_s: f64,
     /// Steps between two validations.
     pub validate_every: u64,
@@ -95,11 +95,11 @@ pub struct Ddp {
 pub struct Hivemind {
     /// Steps of each peer between two averagings of the parameters.
     pub steps: u64,
-    /// Average while steps go on.
+    /// Whether averaging overlaps with steps.
     pub delayed: bool,
     pub matchmaking_s: f64,
     pub request_s: f64,
-    /// Of an averaging.
+    /// Time limit of an averaging.
     pub timeout_s: f64,
     /// Steps between two validations.
     pub validate_every: u64,
@@ -165,8 +165,10 @@ impl Default for Hivemind {
 }
 
 impl Settings {
+    /// Reads and checks a compare file.
+    ///
     /// # Errors
-    /// The file cannot be read or parsed, or a value is out of bounds.
+    /// If the file cannot be read or parsed, or a value is out of bounds.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         Self::parse(&config_file::read(path)?, path)
     }
@@ -174,7 +176,7 @@ impl Settings {
     /// Like [`Self::load`], of the file's text.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::load`].
     pub fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
         let settings: Self = config_file::parse(text, path)?;
         settings.check().map_err(|why| anyhow::anyhow!("{}: {why:#}", path.display()))?;

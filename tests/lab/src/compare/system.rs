@@ -1,4 +1,4 @@
-//! The systems: how a member of each is started, and what its events mean.
+//! The systems: the commands that start their members, and the meaning of their events.
 
 use super::settings::Settings;
 use anyhow::{Context, bail};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// The port of every member.
 pub const PORT: u16 = 7400;
-/// How long a Python may take to say whether it has something.
+/// The time in which Python must answer whether it has a module.
 const ASKED: Duration = Duration::from_secs(60);
-/// The rivals' programs: name and text. Both are put into one folder.
+/// The rivals' programs: name and text. All are written into one folder.
 pub const PROGRAMS: [(&str, &str); 5] = [
     ("train_step.py", include_str!("../../../../benches/pytorch/train_step.py")),
     ("learner.py", include_str!("../../../../benches/rivals/learner.py")),
@@ -29,25 +29,26 @@ pub enum System {
     Hivemind,
 }
 
-/// What an event of a member says.
+/// The meaning of a member's event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// It is about to do its first step. Seconds of a step alone, and the version, where it knows them.
+    /// The member is about to do its first step. Has the seconds of a step alone and the version, if the member knows
+    /// them.
     Began { plain_seconds: Option<f64>, version: Option<String> },
-    /// Members hold a new average: of so many contributions; the member's steps so far, if it says them.
+    /// Members hold a new average of `members` contributions. Has the member's steps so far, if the event has them.
     Averaged { members: u64, steps: Option<u64> },
     /// Nats a byte on held-out text.
     Validated(f64),
     /// The member's own steps: tokens and seconds.
     Trained { tokens: u64, seconds: f64 },
-    /// Something went wrong: it took another's state, an averaging failed, or it gives up.
+    /// Something went wrong: the member took another's state, an averaging failed, or the member gives up.
     Trouble(String),
 }
 
-/// Where a system's members are, and what they read.
+/// The machines of a system's members, and their inputs.
 pub struct Place<'a> {
     pub settings: &'a Settings,
-    /// Everything of this system goes below it.
+    /// The folder for everything of this system.
     pub folder: &'a Path,
     pub hosts: &'a [Ipv4Addr],
     pub python: &'a str,
@@ -56,7 +57,7 @@ pub struct Place<'a> {
 }
 
 impl System {
-    /// By the name that files give it.
+    /// The system with this name in files.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "ddp" => Some(Self::Ddp),
@@ -65,7 +66,7 @@ impl System {
         }
     }
 
-    /// As pictures and folders call it.
+    /// The name in pictures and folders.
     pub fn name(self) -> &'static str {
         match self {
             Self::Starling => "starling",
@@ -82,10 +83,10 @@ impl System {
         }
     }
 
-    /// Whether this Python can run it.
+    /// Checks that this Python can run the system.
     ///
     /// # Errors
-    /// It cannot; the message is the reason.
+    /// If it cannot; the message is the reason.
     pub fn have(self, python: &str) -> anyhow::Result<()> {
         let modules = match self {
             Self::Starling => return Ok(()),
@@ -104,7 +105,7 @@ impl System {
     /// Writes the rivals' programs.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// If the folder cannot be written.
     pub fn write_programs(folder: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for (name, text) in PROGRAMS {
@@ -113,7 +114,7 @@ impl System {
         Ok(())
     }
 
-    /// The command of a rival's member; `first` is the address of the first where the others need it.
+    /// The command of a rival's member. `first` is the address of the first member, if the others need it.
     pub fn command(self, place: &Place<'_>, programs: &Path, index: usize, first: Option<&str>) -> Command {
         let settings = place.settings;
         let model = &settings.model;
@@ -146,7 +147,7 @@ impl System {
         command
     }
 
-    /// What an event says, if it is one that counts.
+    /// The meaning of an event, if the comparison uses it.
     pub fn said(self, event: &Value) -> Option<Said> {
         let text = |key: &str| event[key].as_str().map(String::from);
         match (self, event["event"].as_str()?) {

@@ -37,7 +37,7 @@ fn a_python_without_it_is_told_of() {
     assert!(System::Starling.have("/nowhere/python").is_ok());
 }
 
-/// Only `PROGRAMS` are in the folder that rivals run in.
+/// The folder of the rivals holds only `PROGRAMS`.
 #[test]
 fn what_a_program_imports_of_ours_is_written_beside_it() {
     let rivals = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");

@@ -1,4 +1,4 @@
-//! What came of a comparison: text, a page, and the picture of losses.
+//! The results of a comparison: text, a page, and the picture of losses.
 
 use super::play::Outcome;
 use super::settings::Settings;
@@ -8,14 +8,14 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Everything that was asked and found: `compare.json`.
+/// The settings and results: `compare.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub settings: Settings,
     pub outcomes: Vec<Outcome>,
-    /// Systems that were not played, and what this Python lacks for them.
+    /// Systems that were not played, and the parts that this Python lacks for them.
     pub skipped: BTreeMap<String, String>,
-    /// Systems that were to be played and did not get to their end, and why.
+    /// Systems that failed before their end, and why.
     pub failed: BTreeMap<String, String>,
     /// Processor cores of this machine, which all members share.
     pub cores: usize,
@@ -34,13 +34,13 @@ const HEADS: [&str; 9] = [
 ];
 
 impl Comparison {
-    /// Rows of the table, without its heads.
+    /// Rows of the table, without its headings.
     fn rows(&self) -> Vec<Vec<String>> {
         let ours = self.outcomes.iter().find(|o| o.system == "starling");
         self.outcomes.iter().map(|outcome| row(outcome, ours)).collect()
     }
 
-    /// For the terminal.
+    /// The table for the terminal.
     pub fn text(&self) -> String {
         let mut lines = vec![HEADS.map(String::from).to_vec()];
         lines.extend(self.rows());
@@ -58,7 +58,7 @@ impl Comparison {
         text
     }
 
-    /// What the table does not say.
+    /// Notes that explain the table.
     pub fn notes(&self) -> Vec<String> {
         let settings = &self.settings;
         let (own, ddp, hivemind) = (&settings.starling, &settings.ddp, &settings.hivemind);
@@ -135,10 +135,10 @@ impl Comparison {
         page + &format!("<h2>Settings</h2><pre><code>{}</code></pre>\n", escape(&settings))
     }
 
-    /// Loss over time of all.
+    /// The loss of all systems over time.
     ///
     /// # Errors
-    /// It cannot be drawn.
+    /// If it cannot be drawn.
     pub fn picture(&self) -> anyhow::Result<Picture> {
         let end = self.outcomes.iter().flat_map(|o| &o.curve).map(|p| p.0).fold(1.0, f64::max);
         let mut series: Vec<_> = self.outcomes.iter().map(|o| (o.title.clone(), o.curve.clone())).collect();

@@ -1,29 +1,29 @@
-//! How a directed pair of machines is joined, and how fast a wire lets packets through.
+//! The link of a directed pair of machines, and the rate of a wire.
 
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Packets that may wait where nobody says otherwise.
+/// Queue of a link without a setting of its own.
 const QUEUE: Duration = Duration::from_millis(100);
 
-/// What happens to packets from one machine to another.
+/// The treatment of packets from one machine to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     pub delay: Duration,
-    /// Packets come up to so much earlier or later than `delay`, in their order.
+    /// Packets arrive up to this much earlier or later than `delay`, in their order.
     pub jitter: Duration,
     /// Shares of packets, 0 to 1: lost, out of order, delivered twice, with a bit flipped.
     pub loss: f64,
     pub reorder: f64,
     pub duplicate: f64,
     pub corrupt: f64,
-    /// Bits a second; 0 = no limit of this pair.
+    /// Bits a second; 0 = the pair has no limit of its own.
     pub rate: u64,
     /// Packets that would wait longer for the rate are lost.
     pub queue: Duration,
-    /// Larger packets vanish without a word, as behind a broken firewall; 0 = none do.
+    /// Larger packets are dropped silently, as behind a broken firewall; 0 = none are.
     pub mtu: usize,
-    /// Nothing passes.
+    /// No packet passes.
     pub cut: bool,
 }
 
@@ -44,7 +44,7 @@ impl Default for Link {
     }
 }
 
-/// Settings of a link as scenarios and the control socket spell them; what is left out stays as it is.
+/// Settings of a link, as scenarios and the control socket give them. A missing setting keeps its value.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
@@ -66,7 +66,7 @@ const MS_MAX: f64 = 3_600_000.0;
 const MBIT_MAX: f64 = 1e6;
 
 impl LinkChange {
-    /// What is wrong with it, if anything.
+    /// The error in the settings, if there is one.
     pub fn fault(&self) -> Option<String> {
         let times = [("delay_ms", self.delay_ms), ("jitter_ms", self.jitter_ms), ("queue_ms", self.queue_ms)];
         let shares =
@@ -97,7 +97,7 @@ impl LinkChange {
         }
     }
 
-    /// The changes of both; where both say something, `other` wins.
+    /// The changes of both; `other` has precedence.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             delay_ms: other.delay_ms.or(self.delay_ms),
@@ -117,17 +117,18 @@ impl LinkChange {
 /// A wire of some rate with a queue before it. Times are nanoseconds since some start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wire {
-    /// When the last packet accepted has left.
+    /// The time at which the last accepted packet has left.
     free_at: u64,
 }
 
 impl Wire {
-    /// When all that it has taken has left.
+    /// The time at which all accepted packets have left.
     pub fn free_at(&self) -> u64 {
         self.free_at
     }
 
-    /// Its rate changes: what waits for a faster one goes through sooner. What waits for a slower one is on its way already.
+    /// Changes the rate. Packets that wait for a faster rate leave sooner; with a slower rate, packets that wait keep
+    /// theirs.
     pub fn change(&mut self, now: u64, before: u64, after: u64) {
         let waits = self.free_at.saturating_sub(now);
         let faster = after == 0 || (before > 0 && after > before);
@@ -137,8 +138,8 @@ impl Wire {
         }
     }
 
-    /// When a packet of so many bytes that comes at `now` has gone through, at `rate` bits a second (0 = at once); `None`:
-    /// the queue is full.
+    /// The time at which a packet of `bytes` that arrives at `now` has passed, at `rate` bits a second (0 = at once);
+    /// `None` if the queue is full.
     pub fn pass(&mut self, now: u64, bytes: usize, rate: u64, queue: Duration) -> Option<u64> {
         if rate == 0 {
             return Some(now);
@@ -160,7 +161,7 @@ mod tests {
     fn a_wire_passes_its_rate_and_loses_what_does_not_fit_its_queue() {
         let mut wire = Wire::default();
         let queue = Duration::from_millis(10);
-        // 1250 bytes take 1 ms at 10 Mbit/s; the first that would wait more than 10 ms is the twelfth.
+        // 1250 bytes take 1 ms at 10 Mbit/s; the twelfth packet is the first that would wait more than 10 ms.
         let left: Vec<_> = (0..13).map(|_| wire.pass(0, 1250, 10_000_000, queue)).collect();
         let expected: Vec<_> = (1..=13).map(|n| (n <= 11).then_some(n * 1_000_000)).collect();
         assert_eq!(left, expected);

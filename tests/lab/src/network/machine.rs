@@ -1,7 +1,7 @@
-//! A machine of the emulated network: a network namespace whose only way out is a TUN device that the switch holds.
+//! A machine of the emulated network: a network namespace whose only link is a TUN device that the switch holds.
 //!
-//! Neither has a name. Both end when the last process in the namespace and the last descriptor are gone, so that
-//! nothing is left behind, however the lab ends.
+//! Namespace and device have no name. They end with the last process in the namespace and the last descriptor, so that
+//! nothing is left, however the lab ends.
 
 use anyhow::{Context, bail};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const DEVICE: &str = "wan0";
 /// `TUNSETIFF` of the kernel's `if_tun.h`.
 const TUNSETIFF: u32 = 0x4004_54ca;
-/// `IFF_TUN | IFF_NO_PI`: whole IP packets and nothing before them.
+/// `IFF_TUN | IFF_NO_PI`: whole IP packets, without a header before them.
 const TUN_NO_PI: u16 = 0x1001;
 /// Packets that the kernel keeps for the switch before it loses some.
 const QUEUE: &str = "2000";
@@ -33,23 +33,23 @@ struct InterfaceRequest {
 #[derive(Clone, Debug)]
 pub struct Machine {
     namespace: Arc<OwnedFd>,
-    /// Its own address, which is not what others see if it is behind a box.
+    /// Its own address; other machines see another one if it is behind a NAT box.
     pub address: Ipv4Addr,
 }
 
 impl Machine {
-    /// A new machine of that address, and its device's other end.
+    /// A new machine with that address, and the other end of its device.
     ///
     /// # Errors
-    /// The system does not allow a namespace or a device.
+    /// If the system does not allow a namespace or a device.
     pub fn make(address: Ipv4Addr) -> anyhow::Result<(Self, OwnedFd)> {
-        // A thread of its own: it changes its namespace for good.
+        // The work has a thread of its own, since it changes the thread's namespace for good.
         let made = std::thread::spawn(move || in_new_namespace(address)).join();
         let (namespace, device) = made.map_err(|_| anyhow::anyhow!("making a machine panicked"))??;
         Ok((Self { namespace: Arc::new(namespace), address }, device))
     }
 
-    /// Lets the program start on this machine.
+    /// Makes the program start on this machine.
     pub fn hold(&self, command: &mut Command) {
         let namespace = self.namespace.clone();
         // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call.
@@ -64,7 +64,7 @@ impl Machine {
     /// Runs `work` on a thread of this machine, for sockets in its network.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or `work` panics.
+    /// If the namespace cannot be entered, or `work` panics.
     pub fn on<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let namespace = self.namespace.clone();
         let done = std::thread::spawn(move || enter(namespace.as_fd()).map(|()| work())).join();
@@ -84,10 +84,10 @@ fn in_new_namespace(address: Ipv4Addr) -> anyhow::Result<(OwnedFd, OwnedFd)> {
     let mut name = [0; 16];
     name[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
     let request = InterfaceRequest { name, flags: TUN_NO_PI, rest: [0; 22] };
-    // SAFETY: TUNSETIFF reads a `struct ifreq`, which `InterfaceRequest` is laid out as.
+    // SAFETY: TUNSETIFF reads a `struct ifreq`, and `InterfaceRequest` has its layout.
     unsafe { rustix::ioctl::ioctl(&device, rustix::ioctl::Setter::<TUNSETIFF, _>::new(request)) }
         .context("cannot make a TUN device")?;
-    // The emulated network speaks IPv4 alone; without this the kernel chats in IPv6. Not there: nothing to switch off.
+    // The emulated network speaks IPv4 alone; without this the kernel sends IPv6. Without the file there is no IPv6.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
     ip(&["link", "set", "lo", "up"])?;
     ip(&["addr", "add", &format!("{address}/32"), "dev", DEVICE])?;

@@ -1,5 +1,5 @@
 //! An emulated wide-area network: machines with addresses of their own, and a switch between them that delays, loses,
-//! limits and translates what they send each other.
+//! limits and translates their packets.
 
 pub mod link;
 mod machine;
@@ -31,7 +31,7 @@ pub struct Network {
     switch: Option<JoinHandle<()>>,
 }
 
-/// Changes the network while it runs; may be cloned and sent.
+/// Changes the network while it runs; can be cloned and sent.
 #[derive(Clone)]
 pub struct Wires {
     commands: SyncSender<Command>,
@@ -39,10 +39,10 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// Has the command carried out before the next packet.
+    /// Sends a command; the switch obeys it before the next packet.
     ///
     /// # Errors
-    /// The network has ended.
+    /// If the network has ended.
     pub fn tell(&self, command: Command) -> anyhow::Result<()> {
         self.commands.send(command).map_err(|_| anyhow::anyhow!("the network has ended"))?;
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("cannot wake the switch")?;
@@ -51,10 +51,10 @@ impl Wires {
 }
 
 impl Network {
-    /// Machines at these places; `links` by sender, then receiver. Needs [`rights::acquire`] before.
+    /// Makes machines at these places; `links` by sender, then receiver. Needs [`rights::acquire`] before.
     ///
     /// # Errors
-    /// The system refuses a namespace, a device or a thread.
+    /// If the system refuses a namespace, a device or a thread.
     pub fn start(ports: &[Port], links: Vec<Link>, seed: u64) -> anyhow::Result<Self> {
         anyhow::ensure!(links.len() == ports.len() * ports.len(), "a link for each pair");
         let (mut machines, mut seats, mut counts) = (Vec::new(), Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ impl Network {
         Ok(Self { machines, counts, wires: Wires { commands, wake: Arc::new(wake) }, switch: Some(switch) })
     }
 
-    /// Changes it.
+    /// The handle that changes the network.
     pub fn wires(&self) -> &Wires {
         &self.wires
     }

@@ -1,7 +1,7 @@
-//! Network address translation as home routers do it, between one machine and everybody else.
+//! Network address translation as home routers do it, between one machine and all others.
 //!
-//! What decides whether two machines behind such boxes can reach each other is how ports are mapped and who may answer
-//! (RFC 4787, sections 4 and 5; "full cone" and "symmetric" are the older names of RFC 3489).
+//! Two machines behind such boxes can reach each other or not by how ports are mapped and which ends may answer (RFC
+//! 4787, sections 4 and 5; "full cone" and "symmetric" are the older names of RFC 3489).
 
 use super::packet::{End, Layout, rewrite};
 use serde::Deserialize;
@@ -14,16 +14,16 @@ const FIRST_PORT: u16 = 20_000;
 const MAPPINGS_MAX: usize = 4096;
 /// Remote ends remembered for one mapping.
 const REMOTES_MAX: usize = 1024;
-/// A mapping that nothing went out through for so long is forgotten, in nanoseconds (RFC 4787 asks for two minutes).
+/// Nanoseconds without an outgoing packet after which a mapping ends (RFC 4787 asks for two minutes).
 const IDLE: u64 = 120_000_000_000;
 
-/// How the box maps and filters.
+/// The mapping and filtering of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NatKind {
-    /// One public port for each inner port; anybody may send to it.
+    /// One public port for each inner port; any end may send to it.
     FullCone,
-    /// One public port for each inner port; only ends that were sent to may answer.
+    /// One public port for each inner port; an end may answer if the machine has sent to it.
     PortRestricted,
     /// Another public port for each remote end, and only that end may answer.
     Symmetric,
@@ -45,7 +45,7 @@ pub struct Nat {
 struct Mapping {
     inner_port: u16,
     for_remote: Option<End>,
-    /// When something last went out to each.
+    /// The time of the last packet to each remote end.
     remotes: BTreeMap<End, u64>,
     used_at: u64,
 }
@@ -55,7 +55,7 @@ impl Nat {
         Self { kind, inner, public, by_inner: BTreeMap::new(), by_public: BTreeMap::new(), next_port: FIRST_PORT }
     }
 
-    /// Takes a packet of the machine out. `false`: it is dropped.
+    /// Translates an outgoing packet of the machine; `false` if it is dropped.
     pub fn outbound(&mut self, packet: &mut [u8], layout: &Layout, now: u64) -> bool {
         let Some((port, remote_port)) = layout.ports(packet) else { return false };
         if layout.source != self.inner {
@@ -77,12 +77,12 @@ impl Nat {
         true
     }
 
-    /// Lets a packet for the public address in. `false`: nobody has asked for it.
+    /// Translates a packet for the public address; `false` if the machine has not sent to its sender.
     pub fn inbound(&mut self, packet: &mut [u8], layout: &Layout, now: u64) -> bool {
         let Some((remote_port, port)) = layout.ports(packet) else { return false };
         let remote = End { address: layout.source, port: remote_port };
         let Some(mapping) = self.by_public.get(&(layout.protocol, port)) else { return false };
-        // The hole to each end closes by itself, whatever else goes through the port.
+        // The hole to each end closes by itself, whatever other packets go through the port.
         let asked = || mapping.remotes.get(&remote).is_some_and(|out| is_fresh(*out, now));
         if !is_fresh(mapping.used_at, now) || !(self.kind == NatKind::FullCone || asked()) {
             return false;
@@ -92,11 +92,11 @@ impl Nat {
         true
     }
 
-    /// Forgets every mapping, as when the box is restarted or its provider gives it another address.
+    /// Forgets every mapping, as a box does that is restarted or gets another address from its provider.
     pub fn forget(&mut self) {
         self.by_inner.clear();
         self.by_public.clear();
-        // What comes next gets other ports.
+        // Later mappings get other ports.
         self.next_port = self.next_port.wrapping_add(1000).max(FIRST_PORT);
     }
 
@@ -164,7 +164,7 @@ mod tests {
         packet
     }
 
-    /// Sends from the machine's port; the public port that the remote sees.
+    /// Sends from the machine's port; returns the public port that the remote sees.
     fn send(nat: &mut Nat, port: u16, to: End, now: u64) -> u16 {
         let mut packet = datagram(End { address: INNER, port }, to);
         let layout = Layout::of(&packet).unwrap();
@@ -174,7 +174,7 @@ mod tests {
         after.ports(&packet).unwrap().0
     }
 
-    /// The inner port that a packet to the public port arrives at.
+    /// The inner port at which a packet to the public port arrives.
     fn receive(nat: &mut Nat, from: End, port: u16, now: u64) -> Option<u16> {
         let mut packet = datagram(from, End { address: PUBLIC, port });
         let layout = Layout::of(&packet).unwrap();

@@ -1,4 +1,4 @@
-//! What the switch must know of an IPv4 packet, and the few changes that it makes to one.
+//! The parts of an IPv4 packet that the switch reads, and its few changes to packets.
 
 use std::net::Ipv4Addr;
 
@@ -13,20 +13,20 @@ const ACK: u8 = 16;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
-/// Where the parts of a packet are.
+/// Offsets and fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub source: Ipv4Addr,
     pub destination: Ipv4Addr,
     pub protocol: u8,
-    /// Offset of what IP carries.
+    /// Offset of the payload of IP.
     pub payload: usize,
-    /// A fragment other than the first has no ports.
+    /// Whether this is the first fragment; others have no ports.
     pub first_fragment: bool,
 }
 
 impl Layout {
-    /// `None`: no whole IPv4 header.
+    /// The layout; `None` without a whole IPv4 header.
     pub fn of(packet: &[u8]) -> Option<Self> {
         if packet.len() < HEADER || packet[0] >> 4 != 4 {
             return None;
@@ -46,7 +46,7 @@ impl Layout {
         })
     }
 
-    /// Source and destination port, where the packet has them.
+    /// Source and destination port, if the packet has them.
     pub fn ports(&self, packet: &[u8]) -> Option<(u16, u16)> {
         let has_ports = self.first_fragment && matches!(self.protocol, TCP | UDP);
         let at = self.payload;
@@ -71,7 +71,7 @@ pub struct End {
     pub port: u16,
 }
 
-/// Writes another source (or destination) into the packet and makes its checksums right again.
+/// Writes another source (or destination) into the packet and corrects its checksums.
 pub fn rewrite(packet: &mut [u8], layout: &Layout, source: bool, end: End) {
     let address_at = if source { 12 } else { 16 };
     packet[address_at..address_at + 4].copy_from_slice(&end.address.octets());
@@ -82,8 +82,8 @@ pub fn rewrite(packet: &mut [u8], layout: &Layout, source: bool, end: End) {
     seal(packet, layout);
 }
 
-/// Flips one bit of what TCP or UDP carries and makes the checksum right again, so that it gets past the kernel to whoever
-/// reads. `false`: the packet carries nothing.
+/// Flips one bit of the data of TCP or UDP and corrects the checksum, so that the packet gets past the kernel to the
+/// program. `false` if the packet has no data.
 pub fn corrupt(packet: &mut [u8], layout: &Layout, draw: u64) -> bool {
     let data = match layout.protocol {
         TCP if packet.len() > layout.payload + 12 => layout.payload + usize::from(packet[layout.payload + 12] >> 4) * 4,
@@ -100,15 +100,15 @@ pub fn corrupt(packet: &mut [u8], layout: &Layout, draw: u64) -> bool {
     true
 }
 
-/// The two packets that end a TCP connection at both its ends, as the sender and the receiver of `packet` see it. `None`:
-/// not TCP, or itself the end of a connection.
+/// The two packets that end a TCP connection at its two ends, made from a packet between them. `None` if it is not TCP,
+/// or is itself the end of a connection.
 pub fn resets(packet: &[u8], layout: &Layout) -> Option<(Vec<u8>, Vec<u8>)> {
     let tcp = layout.payload;
     if layout.protocol != TCP || !layout.first_fragment || packet.len() < tcp + TCP_HEADER {
         return None;
     }
     let flags = packet[tcp + 13];
-    // Who has not acknowledged anything yet is not connected.
+    // An end that has not acknowledged anything yet is not connected.
     if flags & RST != 0 || flags & ACK == 0 {
         return None;
     }
@@ -140,13 +140,13 @@ fn bare(packet: &[u8], layout: &Layout, sequence: &[u8]) -> Vec<u8> {
     reset
 }
 
-/// Computes the checksums of the packet anew.
+/// Computes the checksums of the packet again.
 fn seal(packet: &mut [u8], layout: &Layout) {
     packet[10..12].fill(0);
     let header = !folded(sum(0, &packet[..layout.payload]));
     packet[10..12].copy_from_slice(&header.to_be_bytes());
     let Some(at) = layout.checksum_at(packet) else { return };
-    // UDP over IPv4 may go without.
+    // UDP over IPv4 may have no checksum.
     if layout.protocol == UDP && be(packet, at) == 0 {
         return;
     }
@@ -211,7 +211,7 @@ mod tests {
         packet
     }
 
-    /// A receiver's check: the sum over everything, its checksum included, is all ones.
+    /// A receiver's check: the sum over all bytes, the checksum included, is all ones.
     fn sound(packet: &[u8]) -> bool {
         let layout = Layout::of(packet).expect("a header");
         let length = (packet.len() - layout.payload) as u32;

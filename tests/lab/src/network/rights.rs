@@ -1,16 +1,16 @@
-//! The rights that namespaces and devices need: root's, or those that a user namespace gives.
+//! The rights that namespaces and devices need: root's, or those of a user namespace.
 
 use anyhow::Context;
 use rustix::thread::UnshareFlags;
 
-/// What a machine lacks on which no network can be emulated, in one line.
+/// Advice for a machine that cannot emulate a network, in one line.
 const ADVICE: &str = "run as root, allow unprivileged user namespaces, or use --plain (loopback, no emulated network)";
 
-/// Gets what is needed, before the process has a second thread: where it is not root it becomes the root of a user
-/// namespace of its own. Mounts made from now on are seen by nobody else and end with the lab.
+/// Gets the rights, before the process has a second thread. A process without root becomes the root of a user namespace
+/// of its own. Only the lab and its children see later mounts, and these end with the lab.
 ///
 /// # Errors
-/// The system allows none of it; the message says what is missing and what to do.
+/// If the system does not allow it; the message says what is missing and what to do.
 pub fn acquire() -> anyhow::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.is_root() {

@@ -1,5 +1,5 @@
-//! The network itself: one thread that takes every packet from the machines' devices and gives it to another machine's
-//! when its time has come.
+//! The switch: one thread that takes every packet from the machines' devices and gives it to another machine when it is
+//! due.
 
 use super::link::{Link, Wire};
 use super::nat::{Nat, NatKind};
@@ -18,32 +18,32 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the largest packet.
 pub const MTU: usize = 1500;
-/// Packets under way in the whole network: 96 MiB of them.
+/// Packets in transit in the whole network: 96 MiB of them.
 const PACKETS_MAX: usize = 1 << 16;
 /// Packets taken from one machine before the others have their turn.
 const TURN: usize = 64;
 /// Niceness of the switch's thread.
 const PRIORITY: i32 = -15;
-/// A packet that is due within so many nanoseconds is due now: a sleep would take longer.
+/// A packet that is due within this many nanoseconds is due now: a sleep would take longer.
 const NOW: u64 = 20_000;
 
 /// A machine's place in the network.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Address that others know it by.
+    /// The address by which others know the machine.
     pub address: Ipv4Addr,
-    /// Machines of one site hear each other's multicast.
+    /// The machine's site; machines of one site receive each other's multicast.
     pub site: usize,
-    /// Its own access line: bits a second either way, 0 = no limit.
+    /// The machine's access line: bits a second in either direction, 0 = no limit.
     pub up: u64,
     pub down: u64,
     /// Packets that would wait longer for the access line are lost.
     pub queue: Duration,
-    /// The box it is behind, and its own address there.
+    /// The NAT box of the machine, and its own address behind the box.
     pub nat: Option<(NatKind, Ipv4Addr)>,
 }
 
-/// What can be changed while packets fly.
+/// A change while packets are in transit.
 pub enum Command {
     Link {
         from: usize,
@@ -56,27 +56,28 @@ pub enum Command {
         down: u64,
         queue: Duration,
     },
-    /// Every TCP connection between the two that speaks within this time is reset at both ends.
+    /// Resets, at both ends, every TCP connection between the two that sends a packet within this time.
     Reset {
         a: usize,
         b: usize,
         lasting: Duration,
     },
-    /// The machine's box forgets what it knew.
+    /// Makes the machine's NAT box forget its mappings.
     Forget {
         machine: usize,
     },
     Stop,
 }
 
-/// What one machine's device saw; packets and bytes.
+/// The counters of one machine's device: packets and bytes.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub sent_packets: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub received_packets: AtomicU64,
     pub received_bytes: AtomicU64,
-    /// Packets of this machine that chance, a full queue, a cut, a small MTU or its box took, or that were for nobody.
+    /// Packets of this machine that were lost to chance, a full queue, a cut, a small MTU or its box, or had no
+    /// receiver.
     pub lost: AtomicU64,
     pub overflowed: AtomicU64,
     pub cut: AtomicU64,
@@ -97,13 +98,13 @@ struct Seat {
 struct Pair {
     link: Link,
     wire: Wire,
-    /// When the last packet in order arrives.
+    /// The time at which the last packet in order arrives.
     last: u64,
     reset_until: u64,
 }
 
 impl Pair {
-    /// The link is another one from now on. What is under way arrives as it would have; what comes now need not wait for it.
+    /// Replaces the link. Packets in transit keep their times; later packets need not wait for them.
     fn change(&mut self, link: Link, now: u64) {
         self.wire.change(now, self.link.rate, link.rate);
         let soonest = self.wire.free_at().max(now) + (link.delay + link.jitter).as_nanos() as u64;
@@ -117,18 +118,18 @@ struct Packet {
     len: usize,
 }
 
-/// A packet's next station: a time, a number that keeps equal times in order, the packet, and whither.
+/// A packet's next station: a time, a number that keeps equal times in order, the packet, and its receiver.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     at: u64,
     order: u64,
     slot: usize,
     to: usize,
-    /// It has gone through the receiver's access line as well.
+    /// Whether the packet has passed the receiver's access line as well.
     through: bool,
 }
 
-/// The switch's state; it belongs to its thread.
+/// The state of the switch; it belongs to the switch's thread.
 pub struct Switch {
     seats: Vec<Seat>,
     pairs: Vec<Pair>,
@@ -145,8 +146,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// `machines` with their devices and counters; `links` by sender, then receiver; `wake` becomes readable when a command
-    /// waits.
+    /// Makes a switch. `machines` have their devices and counters; `links` are by sender, then receiver; `wake` becomes
+    /// readable when a command waits.
     pub fn new(
         machines: Vec<(Port, OwnedFd, Arc<Counts>)>,
         links: Vec<Link>,
@@ -177,9 +178,10 @@ impl Switch {
         }
     }
 
-    /// Carries packets until told to stop.
+    /// Carries packets until it is told to stop.
     pub fn run(mut self) {
-        // Before the nodes, whose work would delay packets otherwise; where that is not allowed, they are delayed.
+        // The switch needs priority over the nodes, whose work would delay packets. Without that right, packets are
+        // delayed.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY);
         loop {
             self.deliver_due();
@@ -199,14 +201,15 @@ impl Switch {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Sleeps until a packet is due or something comes; which machines have sent, and last, whether a command waits.
+    /// Sleeps until a packet is due or input comes. Returns for each machine whether it has sent, and last, whether a
+    /// command waits.
     fn wait(&self) -> Vec<bool> {
         let fds = self.seats.iter().map(|s| &s.device).chain([&self.wake]);
         let mut fds: Vec<PollFd> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let left = self.due.peek().map(|Reverse(due)| due.at.saturating_sub(self.now()));
         let left =
             left.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-        // Interrupted or not: what is ready is looked at, and we are back at once.
+        // An interrupted wait needs no handling: the caller looks at the ready devices and waits again.
         let _ = poll(&mut fds, left.as_ref());
         fds.iter().map(|fd| fd.revents().contains(PollFlags::IN)).collect()
     }
@@ -222,7 +225,7 @@ impl Switch {
         }
     }
 
-    /// A packet leaves a machine.
+    /// Handles a packet that leaves a machine.
     fn enter(&mut self, from: usize, mut packet: Packet) {
         let now = self.now();
         let seat = &mut self.seats[from];
@@ -253,7 +256,7 @@ impl Switch {
         }
     }
 
-    /// Multicast stays within the site, and does not get through a box.
+    /// Delivers multicast within the site; it does not pass a NAT box.
     fn spread(&mut self, from: usize, packet: Packet, now: u64) {
         let site = self.seats[from].port.site;
         if self.seats[from].nat.is_none() {
@@ -273,7 +276,7 @@ impl Switch {
         let lost = |counter: &AtomicU64| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        // The sender's own line comes first: it carries what is lost further on as well.
+        // The sender's own line comes first: it also carries the packets that are lost later.
         let seat = &mut self.seats[from];
         let Some(left) = seat.up.pass(now, packet.len, seat.port.up, seat.port.queue) else {
             lost(&counts.overflowed);
@@ -314,14 +317,14 @@ impl Switch {
         self.schedule(arrives, to, packet, false);
     }
 
-    /// When a packet that has left the sender arrives at the receiver's access line.
+    /// The time at which a packet that has left the sender arrives at the receiver's access line.
     fn arrival(&mut self, at: usize, left: u64) -> u64 {
         let link = self.pairs[at].link;
         let spread = link.jitter.as_nanos() as u64;
         let drawn = if spread > 0 { self.random.random_range(0..=2 * spread) } else { 0 };
         let arrives = (left + link.delay.as_nanos() as u64 + drawn).saturating_sub(spread).max(left);
         if self.chance(link.reorder) {
-            // Others overtake it.
+            // Later packets overtake this one.
             return arrives + (link.delay.as_nanos() as u64 / 4).max(2_000_000);
         }
         let pair = &mut self.pairs[at];
@@ -329,7 +332,7 @@ impl Switch {
         pair.last
     }
 
-    /// Ends the connection that the packet is of, at both ends; `false`: it is none.
+    /// Ends the packet's connection at both ends; `false` if the packet has none.
     fn reset(&mut self, from: usize, to: usize, packet: &Packet, now: u64) -> bool {
         let bytes = &packet.bytes[..packet.len];
         let Some(layout) = Layout::of(bytes).filter(|l| l.protocol == TCP) else { return false };
@@ -390,7 +393,7 @@ impl Switch {
             (Some(_), None) => false,
             (None, _) => true,
         };
-        // A device that takes no more loses the packet, as a network card does.
+        // A device with a full queue loses the packet, as a network card does.
         if passed && rustix::io::write(&seat.device, bytes).is_ok() {
             seat.counts.received_packets.fetch_add(1, Ordering::Relaxed);
             seat.counts.received_bytes.fetch_add(packet.len as u64, Ordering::Relaxed);
@@ -402,7 +405,7 @@ impl Switch {
         self.spare.push(packet);
     }
 
-    /// Carries out the commands that wait; `false`: to stop.
+    /// Obeys the commands that wait; `false` if one of them is to stop.
     fn obey(&mut self) -> bool {
         let mut told = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut told);

@@ -1,4 +1,4 @@
-//! The figures by which such systems are judged: scalability, efficiency, resources, accuracy, cost.
+//! The common figures of such systems: scalability, efficiency, resources, accuracy, cost.
 
 use super::timeline::{Doing, stretches};
 use crate::history::{History, NodeHistory};
@@ -7,26 +7,26 @@ use crate::stage::What;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All of them; null where there is nothing to compute one from.
+/// All figures; a figure is null if there is no data for it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Tokens a second that went into the committed state, from the first commit with everybody on.
+    /// Tokens a second that went into the committed state, from the first commit of all nodes on.
     pub tokens_per_s: Option<f64>,
-    /// Tokens a second of one node while it trains: the median of what nodes said, mean over nodes.
+    /// Tokens a second of one node while it trains: the median of the node's reports, mean over nodes.
     pub node_tokens_per_s: Option<f64>,
-    /// The flock against one node that never waits; and that by the mean number of nodes alive.
+    /// The flock's speed over that of one node that never waits; and that over the mean number of live nodes.
     pub speed_up: Option<f64>,
     pub efficiency: Option<f64>,
-    /// Share of the nodes' time alive that they trained.
+    /// The share of the nodes' lifetime in which they trained.
     pub utilisation: Option<f64>,
-    /// Standard deviation by mean of the contributors' tokens in a round, mean over rounds.
+    /// Standard deviation over mean of the contributors' tokens in a round, mean over rounds.
     pub load_variation: Option<f64>,
-    /// Bytes that all nodes sent, by millions of tokens.
+    /// Bytes that all nodes sent, for each million tokens.
     pub bytes_per_million_tokens: Option<f64>,
-    /// Of the last validation, and the first.
+    /// The loss of the last validation, and of the first.
     pub nats_per_byte: Option<f64>,
     pub nats_per_byte_at_first: Option<f64>,
-    /// By the prices of the scenario's nodes.
+    /// The cost by the prices of the scenario's nodes.
     pub cost: Option<f64>,
     pub cost_per_million_tokens: Option<f64>,
 }
@@ -60,7 +60,7 @@ impl Figures {
         }
     }
 
-    /// What is known, in words.
+    /// The known figures as text.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let number = |v: Option<f64>, digits: usize, unit: &str| v.map(|v| format!("{v:.digits$}{unit}"));
         let percent = |v: Option<f64>| v.map(|v| format!("{:.0} %", v * 100.0));
@@ -87,7 +87,7 @@ impl Figures {
     }
 }
 
-/// Tokens a second, and tokens, that were committed between the two moments.
+/// Tokens a second, and tokens, that were committed between the two times.
 fn rate(history: &History, from: f64, to: f64) -> (Option<f64>, Option<f64>) {
     let commits = history.first_commits();
     let within: Vec<(f64, f64)> = commits
@@ -111,7 +111,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Seconds that nodes lived between the two moments, all together.
+/// Seconds that nodes lived between the two times, summed over nodes.
 fn node_seconds(history: &History, from: f64, to: f64) -> f64 {
     let lives = history.nodes.iter().filter(|n| !n.name.ends_with("-double")).flat_map(|n| history.lives(&n.name));
     lives.map(|(born, died)| (died.unwrap_or(to).min(to) - born.max(from)).max(0.0)).sum()

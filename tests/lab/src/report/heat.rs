@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use starling_tests::letters;
 
-/// Pixels of a field, of what stands left of a panel's rows, and above and below its fields.
+/// Pixels of a field, of the space left of a panel's rows, and of that above and below its fields.
 const FIELD: (i32, i32) = (76, 38);
 const LEFT: i32 = 84;
 const ABOVE: i32 = 28;
@@ -22,14 +22,14 @@ const DARK: (f64, f64, f64) = (0.0, 92.0, 150.0);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
     pub title: String,
-    /// By row, then column; nothing: it was left out, or there is no such figure.
+    /// Values by row, then column; none if the combination was left out or has no such figure.
     pub fields: Vec<Vec<Option<f64>>>,
 }
 
 /// All panels, coloured on one scale.
 #[derive(Clone, Debug)]
 pub struct Heat {
-    /// What columns and rows are, and their values.
+    /// Names of columns and rows, and their values.
     pub x: (String, Vec<String>),
     pub y: (String, Vec<String>),
     pub panels: Vec<Panel>,
@@ -47,7 +47,7 @@ impl Heat {
         ((WIDTH - MARGIN) / self.panel_size().0).max(1)
     }
 
-    /// Least and greatest of all fields.
+    /// The least and greatest value of all fields.
     fn range(&self) -> (f64, f64) {
         let all = self.panels.iter().flat_map(|p| p.fields.iter().flatten().flatten().copied());
         all.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)))

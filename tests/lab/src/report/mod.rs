@@ -1,4 +1,4 @@
-//! What a scenario comes to: `report.json`, a page with pictures, and the pictures as files.
+//! The report of a scenario: `report.json`, a page with pictures, and the pictures as files.
 
 mod figures;
 pub mod heat;
@@ -17,10 +17,10 @@ use anyhow::Context;
 use picture::Picture;
 use std::path::Path;
 
-/// Writes everything into the scenario's folder: `report.json`, `index.html`, `pictures/NAME.png` and `.svg`.
+/// Writes the report into the scenario's folder: `report.json`, `index.html`, `pictures/NAME.png` and `.svg`.
 ///
 /// # Errors
-/// A picture cannot be drawn, or a file cannot be written.
+/// If a picture cannot be drawn, or a file cannot be written.
 pub fn write(folder: &Path, report: &Report, history: &History, again: &str) -> anyhow::Result<()> {
     let put = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
@@ -32,10 +32,11 @@ pub fn write(folder: &Path, report: &Report, history: &History, again: &str) -> 
     put("index.html", page::html(report, &pictures, again).as_bytes())
 }
 
-/// Writes what came of several scenarios: `summary.json` (their reports) and `index.html` (a table that leads to each).
+/// Writes the results of several scenarios: `summary.json` (their reports) and `index.html` (a table that leads to
+/// each).
 ///
 /// # Errors
-/// A file cannot be written.
+/// If a file cannot be written.
 pub fn write_summary(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
     let json = serde_json::to_vec_pretty(reports).context("reports are JSON")?;
     for (name, bytes) in [("summary.json", json), ("index.html", page::summary(reports).into_bytes())] {
@@ -48,7 +49,7 @@ pub fn write_summary(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
 /// Writes `pictures/NAME.png` and `.svg`.
 ///
 /// # Errors
-/// A file cannot be written.
+/// If a file cannot be written.
 pub fn write_pictures(folder: &Path, pictures: &[Picture]) -> anyhow::Result<()> {
     let folder = folder.join("pictures");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! One page with everything in it: no script, no font, no picture from elsewhere.
+//! The page of a report, in one file: without scripts, fonts or pictures from elsewhere.
 
 use super::picture::Picture;
 use super::summary::{Report, told};
@@ -23,7 +23,7 @@ figcaption { font-weight: 600; padding: 2px 8px 6px; } svg { max-width: 100%; he
 .note { color: #555; font-size: 13px; }
 ";
 
-/// The page as HTML. `again` is the command that plays the scenario once more.
+/// The page as HTML. `again` is the command that plays the scenario again.
 pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     let mut page = format!("<p>{}</p>\n", escape(&report.about));
     if !report.must_fail.is_empty() {
@@ -196,13 +196,13 @@ pub fn figure_of(picture: &Picture) -> String {
     format!("<figure><figcaption>{title}</figcaption>{svg}</figure>\n")
 }
 
-/// The picture as part of the page, which may be narrower than it.
+/// The picture as part of the page, without the XML before it; the page may be narrower than the picture.
 fn scaled(svg: &str) -> String {
     let open = svg.find("<svg").unwrap_or(0);
     svg[open..].to_owned()
 }
 
-/// What nodes say of themselves is text, not markup.
+/// Escapes a node's text, which is not markup.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! How a picture is drawn: once as SVG for the page, once as PNG for whoever wants to show it elsewhere.
+//! Drawing a picture twice: as SVG for the page, and as PNG for other uses.
 
 use super::png;
 use anyhow::{Context, anyhow};
@@ -10,31 +10,33 @@ use starling_tests::letters;
 pub type Area<B> = DrawingArea<B, Shift>;
 pub type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
-/// Something to draw, whatever it is drawn on.
+/// A drawing, for any backend.
 pub trait Drawing {
     /// Width and height in pixels.
     fn size(&self) -> (u32, u32) {
         (960, 340)
     }
 
+    /// Draws on `area`.
+    ///
     /// # Errors
-    /// Of whatever it is drawn on.
+    /// Those of the backend.
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<(), Failure<B>>;
 }
 
 /// A drawn picture.
 pub struct Picture {
-    /// Name of its file, without the end.
+    /// Name of its file, without the extension.
     pub name: &'static str,
     pub title: String,
     pub svg: String,
     pub png: Vec<u8>,
 }
 
-/// Draws it both ways.
+/// Draws it as SVG and as PNG.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// If it cannot be drawn.
 pub fn picture(name: &'static str, title: &str, drawing: &impl Drawing) -> anyhow::Result<Picture> {
     letters::vote_state();
     let size = drawing.size();
@@ -66,7 +68,7 @@ pub fn colour(n: usize) -> RGBColor {
     COLOURS[n % COLOURS.len()]
 }
 
-/// A stretch of time in which a fault held, or the moment of one.
+/// The time in which a fault held, or the moment of one.
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub from: f64,
@@ -80,7 +82,7 @@ pub struct Lines {
     pub y: &'static str,
     pub series: Vec<(String, Vec<(f64, f64)>)>,
     pub marks: Vec<Mark>,
-    /// The axis begins at zero.
+    /// Whether the axis begins at zero.
     pub from_zero: bool,
 }
 
@@ -104,7 +106,7 @@ impl Drawing for Lines {
             .build_cartesian_2d(left..right.max(left + 1e-9), bottom..top)?;
         for mark in &self.marks {
             let (from, to) = (mark.from.clamp(left, right), mark.to.clamp(left, right));
-            // A moment is as wide as a line.
+            // A moment gets the width of a line.
             let to = to.max(from + (right - left) / 400.0);
             chart
                 .draw_series([Rectangle::new([(from, bottom), (to, top)], RGBColor(214, 39, 40).mix(0.10).filled())])?;
@@ -139,7 +141,7 @@ impl Drawing for Lines {
     }
 }
 
-/// As short as it can be said: 20, 0.25.
+/// The number in its shortest form: 20, 0.25.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let short = text.trim_end_matches('0').trim_end_matches('.');

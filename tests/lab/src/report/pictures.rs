@@ -11,10 +11,10 @@ type Series = Vec<(f64, f64)>;
 /// Series with their labels.
 type Labelled = Vec<(String, Series)>;
 
-/// All of them, in the order of the page.
+/// All pictures, in the order of the page.
 ///
 /// # Errors
-/// One cannot be drawn.
+/// If one cannot be drawn.
 pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
     let marks = marks(history);
     let lines = |x, y, series, marks: &[Mark], from_zero| Lines { x, y, series, marks: marks.to_vec(), from_zero };
@@ -56,7 +56,7 @@ pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
     ])
 }
 
-/// When faults held.
+/// The times in which faults held.
 pub fn marks(history: &History) -> Vec<Mark> {
     let began = history.diary.iter().filter(|e| e.what == What::FaultBegan);
     let mark = |fault: &Entry| {
@@ -134,7 +134,7 @@ fn link_use(history: &History) -> (Labelled, Labelled) {
     series.map(|s| s.into_iter().map(|(name, (points, ..))| (name, points)).collect()).into()
 }
 
-/// Inner steps that the records ask of members at full speed, and the most that anybody did in a round.
+/// Inner steps that the records ask of members at full speed, and the most that any node did in a round.
 fn steps(history: &History) -> Labelled {
     let mut most: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for event in history.nodes.iter().flat_map(|n| n.named("step")) {
@@ -153,7 +153,7 @@ fn steps(history: &History) -> Labelled {
     ]
 }
 
-/// The codecs of the records, as they first came.
+/// The codecs of the records, in the order of their first use.
 fn codecs(history: &History) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in history.first_commits().iter().filter_map(|c| c.event["codec"].as_str()) {
@@ -172,7 +172,7 @@ fn settings(history: &History, key: &str) -> Series {
     stays(history, |commit| commit.event[key].as_f64())
 }
 
-/// What a commit says, which stays as it is until the next.
+/// The values of commits; each holds until the next commit.
 fn stays(history: &History, value: impl Fn(&Commit<'_>) -> Option<f64>) -> Series {
     let mut points = Series::new();
     for commit in history.first_commits() {

@@ -9,18 +9,18 @@ const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a];
 /// The file of a picture of `width` pixels a row, each red, green and blue.
 ///
 /// # Errors
-/// There is no memory for it.
+/// If there is no memory for it.
 pub fn encode(width: u32, rgb: &[u8]) -> std::io::Result<Vec<u8>> {
     let row = width as usize * 3;
     let height = (rgb.len() / row) as u32;
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::default());
     for pixels in rgb.chunks_exact(row) {
-        // Filter 0: the row as it is.
+        // Filter 0 leaves the row as it is.
         packed.write_all(&[0])?;
         packed.write_all(pixels)?;
     }
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
-    // Eight bits a sample, three samples a pixel, the only compression and filter there are, not interlaced.
+    // Eight bits a sample, three samples a pixel, the only compression and filter method of PNG, not interlaced.
     header.extend([8, 2, 0, 0, 0]);
     let mut file = SIGNATURE.to_vec();
     for (kind, data) in [(b"IHDR", header), (b"IDAT", packed.finish()?), (b"IEND", Vec::new())] {

@@ -1,4 +1,4 @@
-//! The figures of one scenario.
+//! The summary of one scenario.
 
 use super::Figures;
 use crate::check;
@@ -15,39 +15,39 @@ pub struct Report {
     pub scenario: String,
     pub about: String,
     pub covers: Vec<String>,
-    /// Every check holds; of a canary: at least one does not.
+    /// Whether every check holds; with `must_fail`, whether the nodes ran and one of these checks failed.
     pub ok: bool,
-    /// Checks of which one had to find what was injected.
+    /// Checks of which at least one must fail, to find the injected bug.
     pub must_fail: Vec<String>,
     pub checks: Vec<Check>,
     pub nodes: Vec<NodeRow>,
-    /// Records committed, by anybody.
+    /// Records committed by any node.
     pub commits: u64,
     pub rounds: u64,
     pub tokens: u64,
-    /// Longest time without a commit after everybody was in; null: not everybody ever was.
+    /// Longest time without a commit after all nodes were in; null if they never were.
     pub max_gap_s: Option<f64>,
-    /// Two states of one record, or two records at one place.
+    /// Number of records with two states, and of places with two records.
     pub parity_breaks: u64,
     pub recoveries: Vec<Recovery>,
     pub figures: Figures,
-    /// From the lab's first step to the last word.
+    /// Seconds from the lab's first step to the last event.
     pub seconds: f64,
     #[serde(default)]
     pub start: Start,
     pub seed: u64,
-    /// Without an emulated network.
+    /// Whether it was played without an emulated network.
     pub plain: bool,
-    /// What was left out for want of an emulated network.
+    /// The faults that were left out for want of an emulated network.
     pub left_out: Vec<String>,
 }
 
-/// How long it took until things were under way, in seconds since the lab's first step.
+/// The time until the nodes ran, in seconds since the lab's first step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Start {
-    /// All machines are wired, and every node that is there at the beginning has said that it runs; null: one never did.
+    /// All machines are wired, and every node of the beginning has reported that it runs; null if one never did.
     pub running_s: Option<f64>,
-    /// All of them contributed to one commit: each was found, let in and has trained a round. Null: there was none.
+    /// All of them contributed to one commit: each was found, let in and has trained a round. Null if none had all.
     pub all_in_s: Option<f64>,
 }
 
@@ -62,19 +62,19 @@ pub struct NodeRow {
     pub bytes_sent: u64,
     pub state_root: String,
     pub starts: u64,
-    /// It ran when the nodes were asked to end.
+    /// Whether it ran when the nodes were asked to end.
     pub alive: bool,
 }
 
-/// How long a fault was felt.
+/// The duration of a fault's effect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     pub fault: String,
-    /// Seconds after the first begin.
+    /// Seconds from the lab's first entry to the fault.
     pub at_s: f64,
-    /// From the fault to the next commit by anybody; null: there was none.
+    /// From the fault to the next commit by any node; null without one.
     pub seconds: Option<f64>,
-    /// From its end (or, if it stays, from its beginning) to a commit with all who lived then.
+    /// From its end (or, if it stays, from its beginning) to a commit of all nodes that lived then.
     pub whole_seconds: Option<f64>,
 }
 
@@ -122,7 +122,7 @@ impl Report {
         }
     }
 
-    /// The checks, for the terminal.
+    /// The checks as text for the terminal.
     pub fn text(&self) -> String {
         let mut text = format!(
             "\n{}: {} commits, {} rounds, longest time without a commit {}, {:.0} s in all\n",
@@ -138,7 +138,7 @@ impl Report {
             let (mark, how) = match (check.ok, self.must_fail.contains(&check.name)) {
                 (true, _) => ("ok  ", ""),
                 (false, true) => ("ok  ", "fails, as it must: "),
-                // What was injected was found, and does this as well.
+                // The injected bug was found, and fails this check as well.
                 (false, false) if self.ok => ("    ", "fails, too: "),
                 (false, false) => ("FAIL", ""),
             };
@@ -151,7 +151,7 @@ impl Report {
         text
     }
 
-    /// Why it is red, a line for each reason; none where it is green.
+    /// Why the scenario failed, a line for each reason; empty if it passed.
     pub fn wrong(&self) -> Vec<String> {
         if self.ok {
             return Vec::new();
@@ -162,16 +162,13 @@ impl Report {
             .collect();
         if wrong.is_empty() {
             let must = self.must_fail.join(", ");
-            wrong.push(format!(
-                "{}: what was to be found was not, or not with all nodes running: {must}",
-                self.scenario
-            ));
+            wrong.push(format!("{}: no check found the injected bug, or not all nodes ran: {must}", self.scenario));
         }
         wrong
     }
 }
 
-/// What a bug was to be found in came about: nodes that do not start, or panic, fail the same checks.
+/// Whether nodes ran, so that a failed check tells of the injected bug: nodes that do not start, or panic, fail it too.
 fn was_played(must: &[String], checks: &[Check], start: &Start, history: &History) -> bool {
     let named = |name: &str| must.iter().any(|m| m == name);
     let fine = |name: &str| named(name) || checks.iter().all(|c| c.ok || c.name != name);
@@ -179,7 +176,7 @@ fn was_played(must: &[String], checks: &[Check], start: &Start, history: &Histor
     start.running_s.is_some() && in_time && fine("no panic") && fine("faults")
 }
 
-/// A time in words.
+/// A time as text.
 pub(super) fn told(seconds: Option<f64>) -> String {
     seconds.map_or("never".into(), |s| format!("{s:.1} s"))
 }
@@ -226,7 +223,7 @@ fn recovery(history: &History, commits: &[Commit<'_>], fault: &Entry) -> Recover
     let names = history.names();
     let whole = |c: &&Commit<'_>| {
         let there: Vec<usize> = c.contributors.iter().filter_map(|id| names.get(id).copied()).collect();
-        // A double is not asked for: it shares its id with the node that it doubles.
+        // A double is not counted: it shares its id with the node that it doubles.
         let asked =
             |n: &usize| history.lived(&history.nodes[*n].name, c.seen) && !history.nodes[*n].name.ends_with("-double");
         c.seen > from && (0..history.nodes.len()).filter(asked).all(|n| there.contains(&n))
@@ -245,7 +242,7 @@ mod tests {
     use crate::history::NodeHistory;
     use serde_json::json;
 
-    /// A check named in `must_fail` fails in each; what was to show it came about in the first only.
+    /// The check in `must_fail` fails in each case; only in the first did the nodes run as they must.
     #[test]
     fn a_injected_bug_is_found_only_where_something_ran() {
         let check = |name: &str, ok| Check { name: name.into(), ok, detail: String::new() };
@@ -282,7 +279,7 @@ mod tests {
         assert!(red.text().contains("FAIL  rounds"));
         assert_eq!(red.wrong(), ["s: rounds: why"]);
         let missed = report(false, &["rounds"], vec![check("rounds", true)]);
-        assert_eq!(missed.wrong(), ["s: what was to be found was not, or not with all nodes running: rounds"]);
+        assert_eq!(missed.wrong(), ["s: no check found the injected bug, or not all nodes ran: rounds"]);
         let panicked = report(false, &["rounds"], vec![check("rounds", false), check("no panic", false)]);
         assert_eq!(panicked.wrong(), ["s: no panic: why"]);
     }

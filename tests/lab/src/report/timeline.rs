@@ -1,4 +1,4 @@
-//! What each node did at each moment, as rows of bars.
+//! The activity of each node over time, as rows of bars.
 
 use super::picture::{Area, Drawing, Failure, Mark, number};
 use crate::history::{History, NodeHistory};
@@ -6,7 +6,7 @@ use plotters::backend::DrawingBackend;
 use plotters::prelude::*;
 use starling_tests::letters;
 
-/// What a node does.
+/// The activity of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
     Joining,
@@ -16,7 +16,7 @@ pub enum Doing {
     Down,
 }
 
-/// All, in the order of the legend.
+/// All activities, in the order of the legend.
 pub const DOINGS: [Doing; 5] = [Doing::Training, Doing::Sending, Doing::Waiting, Doing::Joining, Doing::Down];
 
 impl Doing {
@@ -50,7 +50,7 @@ impl Doing {
     }
 }
 
-/// One stretch of one node, in seconds since the beginning.
+/// One activity of one node from begin to end, in seconds since the beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
     pub from: f64,
@@ -58,7 +58,7 @@ pub struct Stretch {
     pub doing: Doing,
 }
 
-/// What a node did from its first start to the end.
+/// The activities of a node from its first start to the end.
 pub fn stretches(history: &History, node: &NodeHistory) -> Vec<Stretch> {
     let (start, end) = (history.start(), history.diary.last().map_or(0.0, |e| e.seen));
     let mut found = Vec::new();
@@ -73,7 +73,7 @@ pub fn stretches(history: &History, node: &NodeHistory) -> Vec<Stretch> {
             let Some(seen) = event["seen"].as_f64().filter(|seen| (born..=died).contains(seen)) else { continue };
             let next = match event["event"].as_str() {
                 Some("phase") => Doing::of(event["phase"].as_str().unwrap_or_default()),
-                // The inner steps are done; what follows is the wait for the others.
+                // The inner steps are done; then the node waits for the others.
                 Some("trained") => Doing::Waiting,
                 _ => continue,
             };
@@ -92,7 +92,7 @@ pub fn stretches(history: &History, node: &NodeHistory) -> Vec<Stretch> {
     frozen.into_iter().fold(found, |found, (from, to)| stopped(found, from - start, to.unwrap_or(end) - start))
 }
 
-/// The stretches, with that of a stopped process in them: what it last said that it does it did not do then.
+/// The stretches, cut where the process was stopped: a stopped process does not do what it last reported.
 fn stopped(found: Vec<Stretch>, from: f64, to: f64) -> Vec<Stretch> {
     let mut all = Vec::new();
     for stretch in found {

@@ -1,10 +1,10 @@
-//! What must hold, beside what must always hold.
+//! The requirements of a scenario, beside those of all scenarios.
 
 use super::Topology;
 use super::place::Place;
 use serde::Deserialize;
 
-/// All checks' names, but for events that must come: `WHO says EVENT`.
+/// The names of all checks, except those of events that must come: `WHO says EVENT`.
 pub(super) const NAMES: [&str; 14] = [
     "together",
     "faults",
@@ -22,47 +22,48 @@ pub(super) const NAMES: [&str; 14] = [
     "validation",
 ];
 
-/// `[expect]`; what is left out is not asked for, but for what no scenario may break.
+/// `[expect]`. A missing key requires nothing, except for the rules of all scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
-    /// Longest time without a commit anywhere, from the moment that everybody is in.
+    /// Longest time without a commit of any node, from the moment that all nodes are in.
     pub max_gap_s: f64,
-    /// After the last fault is undone, all live nodes contribute to one commit within this time.
+    /// The time after the end of the last fault within which all live nodes contribute to one commit.
     pub settle_s: f64,
-    /// Rounds that are committed at least.
+    /// Least number of committed rounds.
     pub rounds: u64,
-    /// Largest share of samples that may be given up: a record lists so many leftovers of leases, and no more.
+    /// Largest share of samples that may be given up: a record can list only so many leftovers of leases.
     pub given_up: f64,
-    /// Lineages may part (and must have met again at the end).
+    /// Whether lineages may part (they must have met again at the end).
     pub forks: bool,
-    /// Nodes that may end by themselves, by name: another exit status than 0 is no failure there.
+    /// Nodes that may end by themselves, by name: an exit status other than 0 is no failure of these.
     pub may_exit: Vec<String>,
-    /// Nodes that must end by themselves, with which status and what words.
+    /// Nodes that must end by themselves, with the status and the words of their end.
     pub exits: Vec<NeededExit>,
-    /// Nodes that are not asked to be among the contributors at the end.
+    /// Nodes that need not be among the contributors at the end.
     pub may_lag: Vec<String>,
-    /// Nodes that no way joins, so that they cannot be in one commit together: each is in some, and all others are together.
+    /// Nodes without a path to each other, which cannot be in one commit together: each is in some, and all others are
+    /// together.
     pub apart: Vec<String>,
-    /// At most so many departures that somebody else decided on.
+    /// Largest number of departures that other members decided on.
     pub departures_max: Option<u64>,
     /// Largest share of attempts that fail.
     pub failed_attempts: Option<f64>,
-    /// Events that must come, and some that must not.
+    /// Events that must come, and events that must not.
     pub events: Vec<Needed>,
     pub absent: Vec<String>,
-    /// The same of some nodes only, or of events that hold some text.
+    /// Events that must not come, of some nodes only or with some text.
     pub never: Vec<Never>,
-    /// At most so much memory in use by any node, in MiB, and so many descriptors, as seen once a second.
+    /// Largest memory in use by any node, in MiB, and most descriptors, sampled once a second.
     pub rss_max_mib: Option<u64>,
     pub files_max: Option<u64>,
-    /// What a fault may cost each node above its own.
+    /// The allowed cost of a fault to each node, above that of its rounds.
     pub costs: Vec<Cost>,
-    /// Counters that must have come to something at the end.
+    /// Counters that must have reached a value at the end.
     pub counted: Vec<Counted>,
-    /// Events that may come here, though they are forbidden elsewhere (`own_fault`, `split_brain`).
+    /// Events that this scenario allows, though others forbid them (`own_fault`, `split_brain`).
     pub may: Vec<String>,
-    /// The last validation is below this, in nats a byte.
+    /// The last validation must be below this, in nats a byte.
     pub nats_per_byte: Option<f64>,
 }
 
@@ -98,13 +99,14 @@ impl Default for Expect {
 #[serde(deny_unknown_fields)]
 pub struct Needed {
     pub event: String,
-    /// A node, group or site; left out: anybody.
+    /// A node, group or site; any node if it is missing.
     pub node: Option<String>,
-    /// The node that its `peer` is.
+    /// The name of the node in the event's `peer`.
     pub peer: Option<String>,
     /// Text that the event's line holds.
     pub with: Option<String>,
-    /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
+    /// The number (from 1) of the fault after whose beginning it must come, within `within_s`; at any time if it is
+    /// missing.
     pub after_fault: Option<usize>,
     pub within_s: Option<f64>,
 }
@@ -114,11 +116,11 @@ pub struct Needed {
 #[serde(deny_unknown_fields)]
 pub struct Never {
     pub event: String,
-    /// A node, group or site; left out: anybody.
+    /// A node, group or site; any node if it is missing.
     pub node: Option<String>,
-    /// Text that the event's line holds; left out: any.
+    /// Text that the event's line holds; any if it is missing.
     pub with: Option<String>,
-    /// From when the fault of this number (from 1) begins; left out: at any time.
+    /// The number (from 1) of the fault from whose beginning on it must not come; at any time if it is missing.
     pub after_fault: Option<usize>,
 }
 
@@ -128,32 +130,33 @@ pub struct Never {
 pub struct NeededExit {
     pub node: String,
     pub code: i32,
-    /// Text that it says on the terminal.
+    /// Text that the program prints on the terminal.
     pub with: Option<String>,
-    /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
+    /// The number (from 1) of the fault after whose beginning it must come, within `within_s`; at any time if it is
+    /// missing.
     pub after_fault: Option<usize>,
     pub within_s: Option<f64>,
 }
 
-/// What a fault may cost each node above what its own rounds took before, until the next fault begins.
+/// The allowed cost of a fault to each node above that of its rounds before, until the next fault begins.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// The number of the fault, from 1.
     pub of_fault: usize,
-    /// In hundredths of one core, and in MiB.
+    /// Hundredths of one core, and MiB.
     pub cpu_percent: f64,
     pub mib: f64,
 }
 
-/// What a node's metrics must say at the end.
+/// A counter of a node's metrics that must have reached a value at the end.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
     pub metric: String,
-    /// Text of its labels; left out: all of them are added up.
+    /// Text of its labels; if it is missing, all labels are added up.
     pub with: Option<String>,
-    /// A node, group or site, each of which; left out: each node.
+    /// A node, group or site, each node of which must have counted; each node if it is missing.
     pub node: Option<String>,
     pub least: f64,
 }
@@ -178,7 +181,7 @@ impl Expect {
             }
         }
         for exit in &self.exits {
-            // The second process of a cloned node is named after it.
+            // The second process of a cloned node has the node's name with a suffix.
             let name = exit.node.strip_suffix("-double").unwrap_or(&exit.node);
             let found = topology.named(place, name)?;
             if found.len() > 1 || topology.seats[found[0]].name != name {
@@ -188,7 +191,7 @@ impl Expect {
         Ok(())
     }
 
-    /// Whether the machine's process of that name may end by itself: a cloned node has a second one, `NAME-double`.
+    /// Whether the machine's process of that name may end by itself; a cloned node has a second process, `NAME-double`.
     pub fn may_end(&self, topology: &Topology, machine: usize, process: &str) -> bool {
         Self::lists(&self.may_exit, topology, machine) || self.exits.iter().any(|e| e.node == process)
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, to whom, and when.
+//! The faults of a scenario: their kinds, nodes and times.
 
 use super::Topology;
 use super::place::Place;
@@ -8,24 +8,25 @@ use serde::Deserialize;
 use starling_bootstrap::config_file::nearest;
 use std::time::Duration;
 
-/// `[[faults]]`, as written; which keys a kind reads is checked.
+/// `[[faults]]`, as written. Each kind reads some of the keys; a check refuses the others.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultEntry {
     pub kind: String,
-    /// Seconds after everybody is in.
+    /// Seconds after all nodes are in.
     pub at_s: Option<f64>,
-    /// When any node has committed this round.
+    /// Begins when any node has committed this round.
     pub at_round: Option<u64>,
-    /// When one of `nodes` (anybody, where a fault has none) next says that it enters this phase; with `at_s` not before that.
+    /// Begins when one of `nodes` (any node if the fault has none) next reports that it enters this phase; with `at_s`
+    /// not before that.
     pub at_phase: Option<String>,
-    /// With `at_phase`: so many seconds into it.
+    /// With `at_phase`: seconds into the phase.
     pub into_s: Option<f64>,
-    /// Undone after so many seconds; left out: it stays.
+    /// Seconds after which the fault is undone; it stays if this is missing.
     pub lasting_s: Option<f64>,
-    /// Nodes, groups or sites; `all`; `bootstrap`.
+    /// Names of nodes, groups or sites; `all`; `bootstrap`.
     pub nodes: Option<Vec<String>>,
-    /// Of these, so many that the seed picks.
+    /// Number of these nodes, drawn by the seed; all if it is missing.
     pub pick: Option<usize>,
     pub between: Option<Vec<String>>,
     pub from: Option<String>,
@@ -41,36 +42,36 @@ pub struct FaultEntry {
     pub mtu: Option<usize>,
     pub up_mbit: Option<f64>,
     pub down_mbit: Option<f64>,
-    /// `kill`: the network goes silent first, as when a machine loses power.
+    /// `kill`: the network goes silent first, as after a loss of power.
     pub silent: Option<bool>,
-    /// `slow`: share of the time that the process may run.
+    /// `slow`: the share of the time in which the process may run.
     pub share: Option<f64>,
     /// `flap`, `rolling-restart`, `churn`: seconds between two turns.
     pub every_s: Option<f64>,
-    /// `start`: with a ticket and nothing else, no run file, no text.
+    /// `start`: with a ticket only, without run file and text.
     pub ticket: Option<bool>,
-    /// `fill`: bytes that are left free.
+    /// `fill`: KiB that are left free.
     pub free_kib: Option<u64>,
-    /// `damage`: below the node's folder, `*` for any one.
+    /// `damage`: the path below the node's folder; `*` stands for any name.
     pub file: Option<String>,
-    /// `slow-disk`: by how much longer a write or a sync takes.
+    /// `slow-disk`: milliseconds that a write or a sync takes longer.
     pub millis: Option<f64>,
-    /// `disk-error`: `sync`, `write`; left out: both.
+    /// `disk-error`: `sync` or `write`; both if it is missing.
     pub calls: Option<String>,
     /// `clock`: seconds by which the wall clock jumps, ahead or back.
     pub jump_s: Option<f64>,
-    /// `churn`: never fewer and never more nodes alive.
+    /// `churn`: least and largest number of live nodes.
     pub least: Option<usize>,
     pub most: Option<usize>,
 }
 
-/// When a fault begins.
+/// The beginning of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
     After(Duration),
     Round(u64),
-    /// So long after a node it is about (anybody, if it is about none) has said that it enters this phase, of the times from
-    /// `earliest` on the first.
+    /// Begins `into` after one of the fault's nodes (any node if it has none) has reported that it enters this phase,
+    /// for the first time from `earliest` on.
     Phase {
         phase: &'static str,
         earliest: Duration,
@@ -78,7 +79,7 @@ pub enum When {
     },
 }
 
-/// Phases of a round, as nodes' events call them.
+/// Phases of a round, by their names in nodes' events.
 const PHASES: [&str; 4] = ["training", "ready", "reducing", "settling"];
 
 /// A checked fault.
@@ -87,16 +88,17 @@ pub struct Fault {
     pub when: When,
     pub lasting: Option<Duration>,
     pub plan: Plan,
-    /// Machines it is about.
+    /// Machines of the fault.
     pub nodes: Vec<usize>,
-    /// Of these, so many; 0 = all.
+    /// Number of these to draw; 0 = all.
     pub pick: usize,
-    /// In plain words, for logs and plots.
+    /// A description for logs and plots.
     pub what: String,
 }
 
 impl Fault {
-    /// What both set of a node at a time, of which the end of one would undo the other's: it cannot be had.
+    /// The property of a node that both faults set at one time, so that the end of one would undo the other; the pair
+    /// is refused.
     pub(super) fn clash(&self, other: &Self) -> Option<&'static str> {
         let (When::After(mine), When::After(theirs)) = (self.when, other.when) else { return None };
         let (first, second) = if mine <= theirs { (self, theirs) } else { (other, mine) };
@@ -108,10 +110,10 @@ impl Fault {
 }
 
 impl FaultEntry {
-    /// Checks a fault that is asked for while a scenario runs.
+    /// Checks a fault that is requested while a scenario runs.
     ///
     /// # Errors
-    /// As for one in a file.
+    /// Those of a fault in a file.
     pub fn asked(&self, topology: &Topology) -> anyhow::Result<Fault> {
         self.check(Place::of_request(), topology)
     }
@@ -265,7 +267,7 @@ impl FaultEntry {
 
     fn jump(&self, place: Place<'_>) -> anyhow::Result<i64> {
         match self.jump_s {
-            // A hundred years either way fit into nanoseconds.
+            // A hundred years in either direction fit into nanoseconds.
             Some(jump) if jump != 0.0 && jump.abs() <= 3.15e9 => Ok((jump * 1e9) as i64),
             _ => place.refuse("how far? say jump_s, ahead or (with a minus) back, at most 3150000000 seconds"),
         }
@@ -311,7 +313,7 @@ impl FaultEntry {
         Ok(Plan::Churn { every, least, most })
     }
 
-    /// The keys that are given, but for those that every kind reads.
+    /// The given keys, except those that every kind reads.
     fn keys(&self) -> Vec<&'static str> {
         let given: [(&str, bool); 26] = [
             ("nodes", self.nodes.is_some()),

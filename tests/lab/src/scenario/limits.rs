@@ -1,9 +1,9 @@
-//! What the system lets a node have.
+//! The system's limits of a node.
 
 use super::place::Place;
 use serde::Deserialize;
 
-/// `limits`: what the system lets each of them have.
+/// `limits`: the resource limits of each node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

@@ -1,4 +1,4 @@
-//! Scenario files: who is there, how they are joined, what goes wrong when, and what must hold.
+//! Scenario files: the machines, their links, the faults and their times, and the requirements.
 
 mod expect;
 mod fault;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Faults of a scenario.
+/// Most faults of a scenario.
 const FAULTS_MAX: usize = 256;
 
 /// The file, as written.
@@ -36,7 +36,7 @@ struct File {
     covers: Vec<String>,
     #[serde(default = "one")]
     seed: u64,
-    /// Seconds after everybody is in.
+    /// Seconds after all nodes are in.
     end_s: Option<f64>,
     end_round: Option<u64>,
     #[serde(default = "limit")]
@@ -73,32 +73,32 @@ fn limit() -> f64 {
 /// A checked scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The file's name without its end.
+    /// The file's name without its extension.
     pub name: String,
     pub path: PathBuf,
     pub about: String,
-    /// Rows of the lists of faults and threats that it stands for.
+    /// Rows of the lists of faults and threats that the scenario covers.
     pub covers: Vec<String>,
     pub seed: u64,
     pub end: End,
-    /// It is red if it takes longer than this in all.
+    /// The scenario fails if it takes longer than this in all.
     pub limit: Duration,
-    /// Something is injected, and one of these checks must find it.
+    /// Checks of which one must find the injected bug; empty without one.
     pub must_fail: Vec<String>,
     pub null_trainer_ms: Option<u64>,
-    /// Flags that every node is started with.
+    /// Flags of every node.
     pub arguments: Vec<String>,
-    /// The run file's tables; what is missing is filled in by the lab.
+    /// The run file's tables; the lab fills in the missing keys.
     pub run: toml::Table,
     pub topology: Topology,
     pub faults: Vec<Fault>,
     pub expect: Expect,
 }
 
-/// When a scenario ends.
+/// The end of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum End {
-    /// So long after everybody is in.
+    /// This long after all nodes are in.
     After(Duration),
     /// With this round.
     Round(u64),
@@ -108,7 +108,7 @@ impl Scenario {
     /// Reads and checks a scenario file.
     ///
     /// # Errors
-    /// The file cannot be read or parsed, or asks for what cannot be; the message names the line.
+    /// If the file cannot be read or parsed, or its settings are impossible; the message names the line.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = config_file::read(path)?;
         Self::parse(&text, path)
@@ -117,7 +117,7 @@ impl Scenario {
     /// Like [`Self::load`], of the file's text.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::load`].
     pub fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
         let file: File = config_file::parse(text, path)?;
         let at =
@@ -176,7 +176,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Whether nodes must run with the lab's library for its faults.
+    /// Whether nodes must run with the lab's library for faults of disks and clocks.
     pub fn needs_shim(&self) -> bool {
         self.faults.iter().any(|fault| fault.plan.needs_shim())
     }
@@ -186,16 +186,16 @@ impl Scenario {
         self.topology.seats.iter().any(|s| s.name == name && s.program.is_some())
     }
 
-    /// Whether its nodes come to an end of their own, which is not told them by anybody.
+    /// Whether the run ends the nodes by its own budget, so that the lab need not ask them to end.
     pub fn ends_by_itself(&self) -> bool {
         matches!(self.end, End::Round(_)) || self.run.contains_key("budget")
     }
 }
 
-/// All scenario files that a path names: itself, or those of the folder, in order of their names.
+/// All scenario files of a path: the file itself, or the files of the folder, in order of their names.
 ///
 /// # Errors
-/// There is no such file or folder, or the folder holds no scenario.
+/// If there is no such file or folder, or the folder holds no scenario.
 pub fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_path_buf()]);

@@ -1,4 +1,4 @@
-//! Where in which file something stands, for messages.
+//! A line of a file, for messages.
 
 use anyhow::bail;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Longest scenario: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// See the module.
+/// A line of a file that a message names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub path: &'a Path,
@@ -15,7 +15,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What is asked for while the scenario runs stands in no file.
+    /// The place of a fault that is requested while the scenario runs, which is in no file.
     pub fn of_request() -> Place<'static> {
         Place { path: Path::new("request"), line: 1 }
     }
@@ -24,7 +24,7 @@ impl Place<'_> {
         bail!("{}: line {}: {why}", self.path.display(), self.line)
     }
 
-    /// A time that is in bounds.
+    /// Checks that a time is in bounds.
     pub fn seconds(&self, key: &str, value: f64) -> anyhow::Result<Duration> {
         if !(0.0..=SECONDS_MAX).contains(&value) {
             return self.refuse(&format!("{key} is {value}, allowed is 0 to {SECONDS_MAX} seconds"));

@@ -1,9 +1,9 @@
-//! What can be done to nodes, disks, clocks and links.
+//! The kinds of faults of nodes, disks, clocks and links.
 
 use crate::network::LinkChange;
 use std::time::Duration;
 
-/// What is done.
+/// The effect of a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// SIGKILL; undone by a restart.
@@ -16,23 +16,23 @@ pub enum Plan {
     Freeze,
     /// SIGSTOP and SIGCONT in turn.
     Slow { share: f64 },
-    /// SIGKILL, the folder is emptied, a new start.
+    /// SIGKILL; the folder is emptied, and the node starts again.
     Wipe,
-    /// SIGKILL, the folder as it was when the run began, a new start.
+    /// SIGKILL; the folder is set back to the beginning of the run, and the node starts again.
     Rewind,
-    /// SIGKILL, one bit of a file is flipped, a new start.
+    /// SIGKILL; one bit of a file is flipped, and the node starts again.
     Damage { file: String },
     /// A second process with the same key.
     Clone,
-    /// The disk of the node is filled up to so many KiB.
+    /// The node's disk is filled except for this many KiB.
     Fill { free_kib: u64 },
-    /// The node's folder is removed under it.
+    /// The node's folder is removed while the node runs.
     DeleteFolder,
     /// Writes and syncs below the node's folder take longer.
     SlowDisk { delay: Duration },
-    /// Calls on what is below the node's folder are refused.
+    /// Calls on files below the node's folder are refused.
     Refuse(Refusal),
-    /// The wall clock is wrong by so many nanoseconds.
+    /// The wall clock is wrong by this many nanoseconds.
     Clock { by_ns: i64 },
     /// Links change.
     Links { pairs: Vec<(usize, usize)>, change: LinkChange },
@@ -44,7 +44,7 @@ pub enum Plan {
     Reset { pairs: Vec<(usize, usize)> },
     /// Access lines change.
     Access { up: f64, down: f64 },
-    /// NAT boxes forget.
+    /// NAT boxes forget their mappings.
     Rebind,
     /// Nodes are killed and started at random.
     Churn { every: Duration, least: usize, most: usize },
@@ -52,16 +52,16 @@ pub enum Plan {
     RollingRestart { every: Duration },
 }
 
-/// What a disk refuses, and how it says so.
+/// The calls that a disk refuses, and their error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// fsync and its like fail with EIO.
     Syncs,
     /// Writes fail with EIO.
     Writes,
-    /// Both do.
+    /// Syncs and writes fail with EIO.
     Both,
-    /// As a file system that has become read-only: EROFS for all that would change something.
+    /// The file system becomes read-only: EROFS for all calls that would change it.
     ReadOnly,
 }
 
@@ -125,7 +125,8 @@ impl Plan {
         )
     }
 
-    /// What of a node it sets, so that two at a time would undo each other; `None`: nothing that could.
+    /// The property of a node that the plan sets, so that two plans at one time would undo each other; `None` if there
+    /// is none.
     pub(super) fn sets(&self) -> Option<&'static str> {
         match self {
             Self::Freeze | Self::Slow { .. } => Some("whether the process runs"),
@@ -137,7 +138,7 @@ impl Plan {
         }
     }
 
-    /// Whether the end of this one would end the other too, where both are about one node.
+    /// Whether the end of this plan would end the other too, if both hold one node.
     pub fn undoes(&self, other: &Self) -> bool {
         let alike = std::mem::discriminant(self) == std::mem::discriminant(other);
         alike || self.sets().is_some_and(|what| other.sets() == Some(what))
@@ -154,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// Whether nodes must run with the lab's library for it.
+    /// Whether nodes must run with the lab's library for this fault.
     pub fn needs_shim(&self) -> bool {
         matches!(self, Self::SlowDisk { .. } | Self::Refuse(_) | Self::Clock { .. })
     }

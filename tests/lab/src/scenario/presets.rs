@@ -5,18 +5,19 @@ use crate::network::{Link, LinkChange};
 use starling_bootstrap::config_file::nearest;
 use std::time::Duration;
 
-/// Queue of an access line that does not say otherwise, in ms.
+/// Queue of an access line without a setting of its own, in ms.
 pub(super) const QUEUE_MS: f64 = 100.0;
 /// Names of lines that have presets.
 const LINES: [&str; 6] = ["open", "cloud", "lan", "fibre", "dsl", "satellite"];
 
-/// Up and down, in bits a second, and the queue of an access line: its preset, unless they are given in Mbit/s and ms.
+/// Up and down, in bits a second, and the queue of an access line: the preset's, unless `given` has them in Mbit/s and
+/// ms.
 pub(super) fn access(
     place: Place<'_>,
     line: Option<&str>,
     given: [Option<f64>; 3],
 ) -> anyhow::Result<(u64, u64, Duration)> {
-    // Mbit/s up and down, and the queue in ms: what such lines are sold as; DSL and satellite with the long queues they have.
+    // Mbit/s up and down, and the queue in ms, as such lines are sold. DSL and satellite have their usual long queues.
     let (up, down, queue) = match line {
         None | Some("open") => (0.0, 0.0, QUEUE_MS),
         Some("cloud") => (1000.0, 1000.0, 50.0),

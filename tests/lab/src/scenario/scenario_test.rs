@@ -32,7 +32,7 @@ fn one_way_is_one_way() {
     assert_eq!(pairs, [(0, 1), (1, 0)], "within a site");
 }
 
-/// Faults of disks and clocks need the library; others do without.
+/// Faults of disks and clocks need the library; other faults do not.
 #[test]
 fn faults_of_disks_and_clocks() {
     let fault = |more: &str| {
@@ -63,7 +63,7 @@ fn groups_have_limits() {
     assert_eq!(seats[0].limits, Limits::default());
 }
 
-/// One clear message that names the line, and the nearest right word.
+/// A wrong file gives one message that names the line, and the nearest right word.
 #[test]
 fn wrong_scenarios_are_refused() {
     for (more, told) in [
@@ -174,7 +174,7 @@ fn a_name_means_the_same_everywhere() {
         .collect();
     assert_eq!(lags, [true, true, true, true, false], "all nodes, and no bootstrap peer");
     assert!(!scenario.runs_another_program("own"), "it is our own program by name");
-    // One after the other they may set the same.
+    // Two faults in sequence may set the same property.
     let fault = |at: u32| format!("[[faults]]\nkind = \"freeze\"\nnodes = [\"us\"]\nat_s = {at}\nlasting_s = 3\n");
     assert!(parse(&format!("{SMALL}{}{}", fault(1), fault(4))).is_ok());
 }
@@ -191,7 +191,7 @@ fn files_of_a_folder_come_in_order() {
     assert!(files(&folder.path().join("none")).is_err());
 }
 
-/// What is shipped can be played.
+/// Every scenario of the repository loads.
 #[test]
 fn shipped_scenarios_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");

@@ -1,4 +1,4 @@
-//! Who is where, and what lies between.
+//! The machines of a scenario, and the links between them.
 
 use super::Limits;
 use super::place::Place;
@@ -12,18 +12,18 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Nodes of a scenario; each is a process.
+/// Most nodes of a scenario; each is a process.
 pub const NODES_MAX: usize = 64;
-/// The program that is no node, and is told where nodes are.
+/// The program that is no node, and gets the nodes' addresses.
 pub const STRANGER: &str = "starling-stranger";
-/// Largest disk of a node's own, which is in memory.
+/// Largest disk of a node, which is in memory.
 const DISK_MIB_MAX: u64 = 4096;
 
 /// `[network]`: a matrix of links by name.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkPreset {
-    /// `lan`, `three-clouds`, `homes`, `transatlantic`, `satellite`.
+    /// One of `lan`, `three-clouds`, `homes`, `transatlantic`, `satellite`.
     pub preset: Option<String>,
 }
 
@@ -41,15 +41,15 @@ impl Default for BootstrapEntry {
     }
 }
 
-/// `[[nodes]]`: some nodes that are alike.
+/// `[[nodes]]`: some nodes with the same settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// One node is called so, several `NAME-1` and on.
+    /// The name of a single node; several nodes are called `NAME-1` and so on.
     pub name: String,
     #[serde(default = "one")]
     pub count: usize,
-    /// Left out: a site of its own name.
+    /// The site; one of the group's own name if it is missing.
     pub site: Option<String>,
     /// Preset of the access line.
     pub line: Option<String>,
@@ -57,21 +57,21 @@ pub struct Group {
     pub down_mbit: Option<f64>,
     pub queue_ms: Option<f64>,
     pub nat: Option<NatKind>,
-    /// Not there at the beginning: a `start` brings them.
+    /// Whether the nodes are absent at the beginning, until a `start` starts them.
     #[serde(default)]
     pub later: bool,
     /// Program to run instead of `starling`.
     pub program: Option<String>,
-    /// A injected bug that they run with; they mean well otherwise.
+    /// An injected bug that they run with; they are honest otherwise.
     pub mutation: Option<String>,
     /// Flags of these nodes alone.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// Size of a disk of their own.
+    /// Size of a separate disk of each.
     pub disk_mib: Option<u64>,
     #[serde(default)]
     pub limits: Limits,
-    /// What one of them costs, in any currency: the report adds it up.
+    /// The price of one node, in any currency: the report adds it up.
     pub price_per_hour: Option<f64>,
 }
 
@@ -79,13 +79,13 @@ fn one() -> usize {
     1
 }
 
-/// `[[links]]`: what lies between two sites or nodes.
+/// `[[links]]`: the link between two sites or nodes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkEntry {
-    /// Two names, both ways; or one for what lies within a site.
+    /// Two names, for both directions; or one name, for the links within a site.
     pub between: Option<Vec<String>>,
-    /// One way only.
+    /// For one direction only.
     pub from: Option<String>,
     pub to: Option<String>,
     pub delay_ms: Option<f64>,
@@ -134,7 +134,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Whether it is meant by a name: its own, its group's, its site's, `all` (nodes) or `bootstrap`.
+    /// Whether `name` stands for the machine: its own, its group's, its site's, `all` (nodes) or `bootstrap`.
     pub fn is_called(&self, name: &str) -> bool {
         match name {
             "all" => !self.bootstrap,
@@ -148,12 +148,12 @@ impl Seat {
     }
 }
 
-/// Everybody, and the link of each directed pair.
+/// All machines, and the link of each directed pair.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// Nodes first, then bootstrap peers.
     pub seats: Vec<Seat>,
-    /// By sender, then receiver.
+    /// Links by sender, then receiver.
     pub links: Vec<Link>,
     /// Number of nodes.
     pub nodes: usize,
@@ -278,7 +278,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Public addresses are 45.SITE.0.N; they never leave the namespaces.
+    /// Public addresses are 45.SITE.0.N, which never leave the namespaces.
     fn port(
         &self,
         site: &str,
@@ -341,7 +341,7 @@ impl Topology {
         Ok(pairs.into_iter().collect())
     }
 
-    /// The machines that a node's, group's or site's name, `all` (nodes) or `bootstrap` stands for.
+    /// The machines of a name: a node's, group's or site's, `all` (nodes) or `bootstrap`.
     pub(super) fn named(&self, place: Place<'_>, name: &str) -> anyhow::Result<Vec<usize>> {
         let found: Vec<usize> = (0..self.seats.len()).filter(|n| self.seats[*n].is_called(name)).collect();
         if found.is_empty() {
@@ -358,7 +358,7 @@ impl Topology {
     }
 }
 
-/// Whether there is such a bug, in our own program.
+/// Checks that our own program has the group's mutation.
 fn injected(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
     let Some(bug) = &group.mutation else { return Ok(()) };
     if group.program.is_some() {

@@ -1,4 +1,4 @@
-//! Which fault begins, moves on and ends when, and whom the seed picks for it.
+//! The times at which faults begin, move on and end, and the nodes that the seed draws for them.
 
 use super::cast::Cast;
 use super::folder::copy_folder;
@@ -11,33 +11,33 @@ use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Something that is to be done.
+/// The next action of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     Begin(usize),
-    /// The next move of a fault that has many.
+    /// The next move of a fault that has several.
     Step(usize),
     End(usize),
 }
 
-/// What is under way.
+/// The faults, and their state.
 pub struct Agenda {
     pub faults: Vec<Fault>,
     begun: Vec<bool>,
-    /// When the phase came that a fault waits for.
+    /// The time at which the phase came that a fault waits for.
     entered: BTreeMap<usize, Duration>,
-    /// When the fault's next move, and its end, are due.
+    /// The times of the fault's next move, and of its end.
     pub steps: BTreeMap<usize, Duration>,
     pub ends: BTreeMap<usize, Duration>,
-    /// Whom the seed has picked.
+    /// The nodes that the seed has drawn.
     pub chosen: BTreeMap<usize, Vec<usize>>,
-    /// How many moves a fault has made.
+    /// Number of moves that a fault has made.
     pub moves: BTreeMap<usize, usize>,
     pub order: BTreeMap<usize, Vec<(usize, usize)>>,
     pub slow: BTreeMap<usize, Vec<Slowness>>,
     pub random: StdRng,
     copies: Vec<usize>,
-    /// Nodes that are to start when their process, which was asked to end, has ended.
+    /// Nodes that start again when their process, which was asked to end, has ended.
     pub waiting: BTreeSet<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Agenda {
         }
     }
 
-    /// Notes that a node says that it enters a phase.
+    /// Notes that a node has reported that it enters a phase.
     pub fn entered(&mut self, node: usize, phase: &str, since: Duration) {
         for (n, fault) in self.faults.iter().enumerate() {
             let When::Phase { phase: wanted, earliest, .. } = fault.when else { continue };
@@ -79,7 +79,7 @@ impl Agenda {
         }
     }
 
-    /// What is due first, if anything is.
+    /// The first due action, if there is one.
     pub fn next_due(&mut self, since: Duration, round: u64) -> Option<Turn> {
         if let Some(n) = self.ends.iter().find(|(_, at)| since >= **at).map(|(n, _)| *n) {
             self.ends.remove(&n);
@@ -98,13 +98,13 @@ impl Agenda {
         Some(Turn::Begin(n))
     }
 
-    /// One more, that begins at once.
+    /// Adds a fault, which begins at once.
     pub fn add(&mut self, fault: Fault) {
         self.faults.push(fault);
         self.begun.push(false);
     }
 
-    /// Nothing is to come any more.
+    /// Whether all faults have begun, and all that end have ended.
     pub fn is_over(&self) -> bool {
         let quiet = self.ends.is_empty() && self.steps.is_empty() && self.waiting.is_empty();
         quiet && self.begun.iter().all(|b| *b)
@@ -114,12 +114,12 @@ impl Agenda {
         self.slow.clear();
     }
 
-    /// Copies the folders that faults will bring back, while their nodes stand still.
+    /// Copies the folders that faults will bring back, while their nodes are stopped.
     pub fn remember(&self, cast: &Cast) {
         for node in &self.copies {
             let copy = cast.disk(cast.name(*node)).join("before");
             cast.signal(*node, Signal::STOP);
-            // What is not there is noticed when it is to come back.
+            // If the copy fails, the fault fails when it brings the folder back.
             let _ = copy_folder(&cast.home(*node), &copy);
             cast.signal(*node, Signal::CONT);
         }
@@ -129,7 +129,7 @@ impl Agenda {
         let fault = &self.faults[n];
         let mut nodes = fault.nodes.clone();
         if fault.pick > 0 {
-            // Whom another fault holds in the same way comes last: the end of one would undo the other's.
+            // A node that another fault holds in the same way comes last: the end of one fault would undo the other.
             let alike = |m: &usize| *m != n && self.faults[*m].plan.undoes(&fault.plan);
             let held = self.ends.keys().filter(|m| alike(m)).filter_map(|m| self.chosen.get(m));
             let held: BTreeSet<usize> = held.flatten().copied().collect();

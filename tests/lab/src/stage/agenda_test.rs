@@ -1,7 +1,7 @@
 use super::*;
 use std::path::Path;
 
-/// Three freezes of one each, the third of them begun when the first two still hold theirs.
+/// Three freezes of one node each; the third begins while the first two still hold theirs.
 #[test]
 fn who_is_held_already_is_picked_last() {
     let freeze = "[[faults]]\nkind = \"freeze\"\nat_s = 1\nnodes = [\"n\"]\npick = 1\nlasting_s = 5\n";
@@ -20,7 +20,7 @@ fn who_is_held_already_is_picked_last() {
         assert!(picked.iter().all(|nodes| nodes.len() == 1), "{picked:?}");
         assert_ne!(picked[0], picked[1], "seed {seed}");
         assert!(other != kill || picked[2] != picked[3], "seed {seed}");
-        // The first's is free again.
+        // The node of the first freeze is free again.
         assert!(matches!(agenda.next_due(Duration::from_secs(6), 0), Some(Turn::End(0))));
         assert!(other == kill || agenda.choose(2) == picked[0], "seed {seed}");
     }

@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a bootstrap peer may take to say where it listens, and a ticket to be written.
+/// The time in which a bootstrap peer must print its address, and a ticket must be written.
 const START: Duration = Duration::from_secs(60);
-/// The port of every node and bootstrap peer that has an address of its own.
+/// The port of every node and bootstrap peer with an address of its own.
 const PORT: u16 = 7400;
 /// The port of a second process on the same machine.
 const SECOND_PORT: u16 = 7500;
 
-/// What nodes are started with unless the scenario says otherwise.
+/// Flags of nodes, unless the scenario has others.
 const USUAL: [(&str, &str); 3] = [("--device", "cpu"), ("--threads", "1"), ("--log", "info")];
 
 /// One machine's processes.
@@ -31,24 +31,24 @@ pub struct Actor {
     pub process: Option<Process>,
     /// A second process with the same key.
     pub double: Option<Process>,
-    /// The lab has ended it, or asked it to end.
+    /// Whether the lab has ended it, or asked it to end.
     pub asked: bool,
     pub starts: usize,
-    /// Events of the running process that were looked at.
+    /// Number of events of the running process that the lab has read.
     pub read: usize,
-    /// It is to be a joiner with nothing but a ticket.
+    /// The ticket of a node that joins with nothing else.
     pub ticket: Option<String>,
 }
 
-/// How a process ended that nobody had asked to end.
+/// The end of a process that the lab had not asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unasked {
-    /// With status 0.
+    /// It ended with status 0.
     Finished,
     Failed,
 }
 
-/// All of them, and what they are started with.
+/// All processes, and the settings that they start with.
 pub struct Cast {
     pub actors: Vec<Actor>,
     pub folder: PathBuf,
@@ -58,15 +58,17 @@ pub struct Cast {
     machines: Vec<Machine>,
     arguments: Vec<String>,
     bootstraps: Vec<String>,
-    /// Whether nodes' counters are asked for.
+    /// Whether the scenario reads the nodes' counters.
     counted: bool,
-    /// There only if a fault needs it.
+    /// The library for faults of disks and clocks, if a fault needs it.
     pub shim: Option<Shim>,
 }
 
 impl Cast {
+    /// Prepares the run file and the folder; starts no process.
+    ///
     /// # Errors
-    /// The run file cannot be written, or the library for faults of disks cannot be made.
+    /// If the run file cannot be written, or the library for faults of disks cannot be made.
     pub fn new(scenario: &Scenario, network: Option<&Network>, bin_dir: &Path, folder: &Path) -> anyhow::Result<Self> {
         let run_file = folder.join("run.toml");
         let text = super::run_file::text(scenario, folder)?;
@@ -97,7 +99,7 @@ impl Cast {
         &self.topology.seats[machine].name
     }
 
-    /// Folder of the node's disk: what is in it is the node's alone.
+    /// The folder of the node's disk, which no other node uses.
     pub fn disk(&self, name: &str) -> PathBuf {
         super::disks::of(&self.folder, name)
     }
@@ -111,10 +113,10 @@ impl Cast {
         self.folder.join("logs")
     }
 
-    /// Starts the bootstrap peers, once for the first of them to be named to the nodes.
+    /// Starts the bootstrap peers, and keeps their addresses for the nodes.
     ///
     /// # Errors
-    /// One does not start, or does not say where it listens.
+    /// If one does not start, or does not print its address.
     pub fn start_bootstraps(&mut self, diary: &mut Diary) -> anyhow::Result<()> {
         for machine in self.topology.nodes..self.topology.seats.len() {
             self.start_bootstrap(machine, diary)?;
@@ -137,7 +139,7 @@ impl Cast {
     /// Starts a node, or a bootstrap peer again.
     ///
     /// # Errors
-    /// The program cannot be started.
+    /// If the program cannot be started.
     pub fn start_node(&mut self, machine: usize, found: bool, diary: &mut Diary) -> anyhow::Result<()> {
         let seat = self.topology.seats[machine].clone();
         if seat.bootstrap {
@@ -155,10 +157,10 @@ impl Cast {
         self.start(machine, &seat.name, command, diary)
     }
 
-    /// Starts a second process of the same key from a copy of the node's folder.
+    /// Starts a second process with the same key, from a copy of the node's folder.
     ///
     /// # Errors
-    /// The program cannot be started.
+    /// If the program cannot be started.
     pub fn start_double(&mut self, machine: usize, home: &Path, diary: &mut Diary) -> anyhow::Result<()> {
         let name = format!("{}-double", self.name(machine));
         let mut command = self.node_command(machine, home, SECOND_PORT);
@@ -170,7 +172,7 @@ impl Cast {
         Ok(())
     }
 
-    /// SIGKILL for the second process of the same key, if it still runs.
+    /// Sends SIGKILL to the second process with the same key, if it still runs.
     pub fn end_double(&mut self, machine: usize, diary: &mut Diary) {
         self.bury(machine, diary);
         let Some(mut double) = self.actors[machine].double.take() else { return };
@@ -217,20 +219,20 @@ impl Cast {
         command
     }
 
-    /// `@NAME` in an argument stands for the addresses of the nodes of that name.
+    /// Replaces `@NAME` in an argument by the addresses of the nodes of that name.
     fn placed(&self, argument: &str) -> String {
         let Some(name) = argument.strip_prefix('@') else { return argument.to_owned() };
         let called = self.topology.seats.iter().filter(|seat| seat.is_called(name));
         called.map(|seat| seat.port.address.to_string()).collect::<Vec<_>>().join(",")
     }
 
-    /// Where everybody is who is no stranger, as strangers are told.
+    /// The addresses of all machines that run `starling` or `starling-bootstrap`, for strangers.
     fn others(&self) -> String {
         let seats = self.topology.seats.iter().filter(|s| s.program.is_none());
         seats.map(|s| format!("{}:{PORT}", s.port.address)).collect::<Vec<_>>().join(",")
     }
 
-    /// What each node has counted, in a file beside its log; of who does not answer there is none.
+    /// Writes the metrics of each node into a file beside its log; a node that does not answer has no file.
     pub fn keep_metrics(&self) {
         for (n, actor) in self.actors.iter().enumerate() {
             let Some(process) = &actor.process else { continue };
@@ -241,7 +243,7 @@ impl Cast {
                 None => Ok(metrics::fetch(&url)),
             };
             if let Ok(Ok(text)) = text {
-                // The check that looks for it says what it lacks.
+                // If this fails, the check that reads the file reports that it is missing.
                 let _ = std::fs::write(self.logs().join(format!("{}.metrics", self.name(n))), text);
             }
         }
@@ -258,7 +260,7 @@ impl Cast {
         if let Some(machine) = self.machines.get(machine) {
             machine.hold(&mut command);
         }
-        // The one before it may have ended since anybody looked.
+        // The previous process may have ended since the last look.
         self.bury(machine, diary);
         let process = Process::spawn(name, command, &self.logs())?;
         let actor = &mut self.actors[machine];
@@ -273,7 +275,7 @@ impl Cast {
         self.actors[machine].process.as_mut().is_some_and(|p| !p.has_exited())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, machine: usize, diary: &mut Diary) {
         self.actors[machine].asked = true;
         if let Some(process) = &mut self.actors[machine].process {
@@ -299,7 +301,7 @@ impl Cast {
         }
     }
 
-    /// Notes processes that have ended; which of them nobody had asked to, by name, and how.
+    /// Notes processes that have ended; returns those that the lab had not asked to, by name, and their ends.
     pub fn bury(&mut self, machine: usize, diary: &mut Diary) -> Vec<(String, Unasked)> {
         let mut unasked = Vec::new();
         let actor = &mut self.actors[machine];
@@ -323,10 +325,10 @@ impl Cast {
         unasked
     }
 
-    /// A ticket from a node that runs.
+    /// A ticket from a running node.
     ///
     /// # Errors
-    /// No node runs, or none gives a ticket.
+    /// If no node runs, or none gives a ticket.
     pub fn invite(&mut self) -> anyhow::Result<String> {
         let giver = (0..self.topology.nodes).find(|n| self.runs(*n)).context("no node runs that could invite")?;
         let home = self.home(giver).to_string_lossy().into_owned();
@@ -335,13 +337,13 @@ impl Cast {
         Ok(finished.stdout.trim().to_owned())
     }
 
-    /// `starling audit` of a node that does not run; what it printed, and whether it found the history in order.
+    /// Runs `starling audit` on a node that does not run; returns whether its history is in order, and the output.
     ///
     /// # Errors
-    /// The program does not end.
+    /// If the program does not end.
     pub fn audit(&self, machine: usize) -> anyhow::Result<(bool, String)> {
         let home = self.home(machine).to_string_lossy().into_owned();
-        // Who came with a ticket has its text for itself.
+        // A node that came with a ticket has a text cache of its own.
         let own = self.disk(self.name(machine)).join("cache");
         let cache = if own.exists() { own } else { self.folder.join("cache") }.to_string_lossy().into_owned();
         let arguments = ["audit", "--home", &home, "--cache", &cache];
@@ -349,7 +351,7 @@ impl Cast {
         Ok((finished.code == Some(0), format!("{}{}", finished.stdout, finished.stderr)))
     }
 
-    /// The machines' number, bootstrap peers included.
+    /// Number of machines, bootstrap peers included.
     pub fn machines(&self) -> usize {
         self.topology.seats.len()
     }

@@ -1,5 +1,5 @@
-//! A socket by which a scenario is disturbed while it runs: each line is a fault as `[[faults]]` spells it, in JSON and
-//! without a time. It begins at once.
+//! A socket that takes faults while a scenario runs: each line is a fault as in `[[faults]]`, in JSON and without a
+//! time. It begins at once.
 
 use crate::scenario::{Fault, FaultEntry, Topology};
 use anyhow::Context;
@@ -9,26 +9,26 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes of a line.
+/// Most bytes of a line.
 const LINE_MAX: u64 = 64 << 10;
-/// How long somebody who has connected may take to say what is to happen: the scenario waits.
+/// The time in which a client that has connected must send its line: the scenario waits meanwhile.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The listening end; its file goes with it.
+/// The listening end; its file is removed with it.
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl Control {
-    /// `None` where the path is too long for a socket, or sockets are not to be had: nothing else depends on it.
+    /// `None` if the path is too long for a socket, or the system has no sockets: the scenario runs without it.
     pub fn listen(path: &Path) -> Option<Self> {
         let listener = UnixListener::bind(path).ok()?;
         listener.set_nonblocking(true).ok()?;
         Some(Self { listener, path: path.into() })
     }
 
-    /// The faults that were asked for since the last look.
+    /// The faults that were requested since the last look.
     pub fn asked(&self, topology: &Topology) -> Vec<Fault> {
         let mut faults = Vec::new();
         while let Ok((stream, _)) = self.listener.accept() {
@@ -37,7 +37,7 @@ impl Control {
                 Ok(fault) => json!({"ok": true, "fault": fault.what}),
                 Err(why) => json!({"ok": false, "why": format!("{why:#}")}),
             };
-            // Whoever has gone does not want to know.
+            // A client that has gone needs no answer.
             let _ = writeln!(&stream, "{answer}");
             faults.extend(asked);
         }
@@ -66,10 +66,10 @@ fn parse(line: &str, topology: &Topology) -> anyhow::Result<Fault> {
     entry.asked(topology)
 }
 
-/// Asks a running scenario for a fault; what it answers.
+/// Requests a fault of a running scenario; returns whether it was accepted, and the answer.
 ///
 /// # Errors
-/// No scenario listens there, or it does not answer.
+/// If no scenario listens there, or it does not answer.
 pub fn ask(path: &Path, fault: &str) -> anyhow::Result<(bool, String)> {
     let mut stream = UnixStream::connect(path)
         .with_context(|| format!("no scenario listens at {} (OUT/SCENARIO/control)", path.display()))?;

@@ -1,4 +1,4 @@
-//! What the lab did and saw itself, as lines of JSON and on the terminal.
+//! The lab's own actions and observations, as lines of JSON and on the terminal.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub struct Entry {
     /// Seconds since the Unix epoch, by the lab's clock.
     pub seen: f64,
     pub what: What,
-    /// Node or bootstrap peer, where it is about one.
+    /// The node or bootstrap peer of the entry, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Number of the fault, from 1.
@@ -30,30 +30,30 @@ pub struct Entry {
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     Began,
-    /// Everybody who is there at the beginning contributes.
+    /// All nodes of the beginning contribute to one commit.
     AllIn,
     Started,
-    /// A process ended; `text` says whether the lab had asked for it.
+    /// A process ended; `text` tells whether the lab had asked for it.
     Ended,
     /// A process is stopped for a while, and goes on.
     Frozen,
     Thawed,
     FaultBegan,
     FaultEnded,
-    /// A fault that this kind of network cannot have.
+    /// A fault that needs another kind of network.
     LeftOut,
-    /// No fault holds any more, and nothing is asked of the nodes but to go on.
+    /// No fault holds any more; nodes only have to go on.
     Healed,
     /// The nodes are asked to end.
     Closing,
     Sample,
     /// Memory, descriptors and processor time of each node that runs.
     Sizes,
-    /// What went wrong with the scenario itself.
+    /// An error of the scenario itself.
     Trouble,
 }
 
-/// The file and what was written to it.
+/// The file and its entries.
 pub struct Diary {
     file: File,
     pub entries: Vec<Entry>,
@@ -62,8 +62,10 @@ pub struct Diary {
 }
 
 impl Diary {
+    /// Makes the file.
+    ///
     /// # Errors
-    /// The file cannot be made.
+    /// If the file cannot be made.
     pub fn new(path: &Path, quiet: bool) -> anyhow::Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { file, entries: Vec::new(), quiet, started: seconds_since_epoch() })
@@ -86,7 +88,7 @@ impl Diary {
     }
 
     pub fn write(&mut self, entry: Entry) {
-        // A disk that is full is told of when the report is written.
+        // A full disk is an error when the report is written.
         let _ = serde_json::to_string(&entry).map(|line| writeln!(self.file, "{line}"));
         use What::{Began, Frozen, Sample, Sizes, Started, Thawed};
         let shown = !matches!(entry.what, Sample | Sizes | Started | Began | Frozen | Thawed) && !self.quiet;
@@ -96,7 +98,7 @@ impl Diary {
         self.entries.push(entry);
     }
 
-    /// A line for the terminal.
+    /// Prints a line on the terminal.
     pub fn say(&self, text: &str) {
         if !self.quiet {
             println!("{:7.1} s  {text}", self.elapsed());

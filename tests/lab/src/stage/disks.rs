@@ -1,4 +1,4 @@
-//! Disks of nodes' own: file systems of a size of their own, in memory, which nobody but the lab and what it starts sees.
+//! Separate disks of nodes: file systems of limited size, in memory, which only the lab and its children see.
 
 use super::folder::copy_folder;
 use crate::scenario::Scenario;
@@ -6,18 +6,18 @@ use anyhow::Context;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::path::{Path, PathBuf};
 
-/// Those that are mounted. They end with this, and in any case with the lab.
+/// The mounted disks. They end when this is dropped, and in any case with the lab.
 #[derive(Debug, Default)]
 pub struct Disks {
     mounted: Vec<PathBuf>,
 }
 
 impl Disks {
-    /// One for each node that has one, as a folder of its own below `folder`; limited only where a network is emulated,
-    /// since both need the same rights.
+    /// Makes a disk for each node that has one, as a folder below `folder`. Disks are limited only with an emulated
+    /// network, since both need the same rights.
     ///
     /// # Errors
-    /// A folder or a mount cannot be made.
+    /// If a folder or a mount cannot be made.
     pub fn make(scenario: &Scenario, emulated: bool, folder: &Path) -> anyhow::Result<Self> {
         let mut disks = Self::default();
         for seat in &scenario.topology.seats {
@@ -34,15 +34,15 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Ends them, and leaves what is on them in plain folders of the same names.
+    /// Unmounts the disks, and leaves their files in plain folders of the same names.
     ///
     /// # Errors
-    /// It cannot be copied; the disk is there until the lab ends, then.
+    /// If the files cannot be copied; the disk then stays until the lab ends.
     pub fn keep(mut self) -> anyhow::Result<()> {
         while let Some(disk) = self.mounted.last() {
             let mut copy = disk.clone().into_os_string();
             copy.push(".kept");
-            let kept = || format!("cannot keep what is in {}", disk.display());
+            let kept = || format!("cannot keep the files in {}", disk.display());
             copy_folder(disk, Path::new(&copy)).with_context(kept)?;
             unmount(disk, UnmountFlags::DETACH).with_context(kept)?;
             std::fs::rename(&copy, disk).with_context(kept)?;
@@ -55,13 +55,13 @@ impl Disks {
 impl Drop for Disks {
     fn drop(&mut self) {
         for disk in &self.mounted {
-            // One that is still in use ends with its last user.
+            // A disk in use ends with its last user.
             let _ = unmount(disk, UnmountFlags::DETACH);
         }
     }
 }
 
-/// Folder of a node's disk: what is in it is the node's alone.
+/// The folder of a node's disk, which no other node uses.
 pub fn of(folder: &Path, node: &str) -> PathBuf {
     folder.join("nodes").join(node)
 }

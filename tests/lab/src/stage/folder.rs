@@ -1,10 +1,10 @@
-//! What is done to a node's folder behind its back.
+//! Changes to a node's folder from outside.
 
 use anyhow::Context;
 use std::io::Write;
 use std::path::Path;
 
-/// Copies a folder with all that is below it; sockets are left where they are.
+/// Copies a folder and all below it, except sockets.
 pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -19,7 +19,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Flips a bit of the file that the pattern names; says which.
+/// Flips a bit of the file that the pattern names; returns the name of the file.
 pub fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String> {
     let whole = format!("{}/{pattern}", glob::Pattern::escape(&home.to_string_lossy()));
     let found = glob::glob(&whole).with_context(|| format!("{pattern} is no pattern for files"))?;
@@ -35,7 +35,7 @@ pub fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String>
     Ok(format!("bit {bit} of {} is flipped", path.display()))
 }
 
-/// Fills the disk but for so many KiB.
+/// Fills the disk except for this many KiB.
 pub fn fill(disk: &Path, free_kib: u64) -> anyhow::Result<()> {
     let path = disk.join("ballast");
     let mut file = std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! What faults do when their time has come, and how they are undone.
+//! Starts and undoes faults.
 
 use super::Stage;
 use super::agenda::Turn;
@@ -52,7 +52,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// What a fault does to one node.
+    /// Applies a fault to one node.
     fn strike(&mut self, n: usize, node: usize, plan: &Plan) -> anyhow::Result<()> {
         match plan {
             Plan::Kill { silent } => {
@@ -168,7 +168,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The next move of a fault that has many.
+    /// Makes the next move of a fault that has several.
     fn step(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
         let made = self.agenda.moves.entry(n).or_default();
         *made += 1;
@@ -220,7 +220,7 @@ impl Stage<'_> {
         for node in nodes {
             if self.cast.runs(node) { up.push(node) } else { down.push(node) }
         }
-        // More starts than kills, so that there is somebody to kill.
+        // Starts are likelier than kills, so that there are nodes to kill.
         let start = (self.agenda.random.random_bool(0.6) && up.len() < most) || up.len() <= least;
         let pool = if start { &down } else { &up };
         if pool.is_empty() {
@@ -240,7 +240,7 @@ impl Stage<'_> {
         if made > 1 {
             let before = nodes[made - 2];
             if self.cast.runs(before) {
-                // It has not finished yet.
+                // The process has not ended yet.
                 *self.agenda.moves.entry(n).or_default() -= 1;
                 self.agenda.steps.insert(n, since + Duration::from_millis(100));
                 return Ok(());
@@ -279,7 +279,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The node's process is slow from now on, as the fault says.
+    /// Slows the node's process down, as the fault says.
     fn slow_down(&mut self, n: usize, node: usize) {
         if let (Plan::Slow { share }, Some(process)) = (&self.agenda.faults[n].plan, &self.cast.actors[node].process) {
             let slow = Slowness::of(process.id(), *share);
@@ -287,11 +287,11 @@ impl Stage<'_> {
         }
     }
 
-    /// Changes what is wrong with a node's disk and clock.
+    /// Changes the faults of a node's disk and clock.
     fn ail(&mut self, node: usize, change: impl FnOnce(&mut Ailment)) -> anyhow::Result<()> {
         let name = self.cast.name(node).to_owned();
         let Some(shim) = &mut self.cast.shim else { return Ok(()) };
-        // Whoever has said something has loaded all its libraries before.
+        // A process that has written an event has loaded all its libraries.
         let speaks = self.cast.actors[node].process.as_ref().is_some_and(|p| p.mark() > 0);
         ensure!(
             !speaks || shim.is_loaded(&name),

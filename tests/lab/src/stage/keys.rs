@@ -1,4 +1,4 @@
-//! Keys of nodes that a run file names: made before anybody starts, so that a list can hold who is admitted.
+//! Keys of nodes that a run file names: made before any node starts, so that a list of admission can hold their ids.
 
 use crate::scenario::Scenario;
 use anyhow::Context;
@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The secret of a node of this name: a test's, which anybody may know.
+/// The secret of a node of this name: for tests, and public.
 fn secret(scenario: &Scenario, node: &str) -> [u8; 32] {
     Digest::of("starling lab key v1", &[scenario.name.as_bytes(), b"/", node.as_bytes()]).0
 }
@@ -19,7 +19,7 @@ fn id(scenario: &Scenario, node: &str) -> NodeId {
     Ed25519Signer::from_secret(&secret(scenario, node)).id()
 }
 
-/// Puts ids where the run file names nodes, groups or sites: in `creator` and in `admission.allow`.
+/// Replaces names of nodes, groups or sites in the run file by ids: in `creator` and in `admission.allow`.
 pub fn put_ids(scenario: &Scenario, run: &mut Table) {
     if let Some(creator) = run.get_mut("creator") {
         let named = creator.as_str().and_then(|name| nodes(scenario, name).next());
@@ -44,10 +44,10 @@ pub fn is_named(scenario: &Scenario, node: &str) -> bool {
     names.into_iter().any(|name| nodes(scenario, name).any(|named| named == node))
 }
 
-/// Puts the node's key into its folder.
+/// Writes the node's key into its folder.
 ///
 /// # Errors
-/// It cannot be written.
+/// If it cannot be written.
 pub fn hand_out(scenario: &Scenario, node: &str, home: &Path) -> anyhow::Result<()> {
     let path = home.join("key");
     let written = || -> std::io::Result<()> {
@@ -58,7 +58,7 @@ pub fn hand_out(scenario: &Scenario, node: &str, home: &Path) -> anyhow::Result<
     written().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The nodes that are meant by a name.
+/// The nodes of a name.
 fn nodes<'a>(scenario: &'a Scenario, name: &'a str) -> impl Iterator<Item = &'a str> {
     let seats = scenario.topology.seats.iter().filter(move |seat| !seat.bootstrap && seat.is_called(name));
     seats.map(|seat| seat.name.as_str())

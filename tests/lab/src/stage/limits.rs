@@ -1,11 +1,11 @@
-//! What the system lets a process have.
+//! Applies the limits of a process.
 
 use crate::scenario::Limits;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Lets the program start under the limits.
+/// Makes the program start under the limits.
 pub fn hold(limits: &Limits, command: &mut Command) {
     let wanted = [(Resource::Nofile, limits.files), (Resource::Data, limits.memory_mib.map(|mib| mib << 20))];
     for (resource, most) in wanted {

@@ -1,19 +1,19 @@
-//! What a node has counted, from where it tells Prometheus.
+//! Fetches a node's counters from its endpoint for Prometheus.
 
 use anyhow::{Context, ensure};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a node may take.
+/// The time in which a node must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of all metrics.
+/// Most bytes of all metrics.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// The text at `http://IP:PORT/PATH`.
 ///
 /// # Errors
-/// Nobody answers there in time, or not with metrics.
+/// If there is no answer in time, or it holds no metrics.
 pub fn fetch(url: &str) -> anyhow::Result<String> {
     let (host, path) = url.strip_prefix("http://").and_then(|u| u.split_once('/')).context("not such a URL")?;
     let address: SocketAddr = host.parse().with_context(|| format!("{host} is no address"))?;

@@ -1,4 +1,4 @@
-//! A scenario under way: starts everybody, lets things go wrong when their time has come, and ends it.
+//! Plays a scenario: starts all processes, begins faults when they are due, and ends the processes.
 
 mod agenda;
 mod cast;
@@ -32,34 +32,34 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wiring::Wiring;
 
-/// How often the lab looks around.
+/// Interval at which the lab reads events and faults.
 const TICK: Duration = Duration::from_millis(20);
-/// How often it notes what the machines' devices have seen.
+/// Interval at which it notes the counters of the machines' devices.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How often a round is told of.
+/// Interval at which it prints the round.
 const TOLD: Duration = Duration::from_secs(5);
-/// How long nodes may take to end when they are asked to.
+/// The time in which nodes must end when they are asked to.
 const CLOSE: Duration = Duration::from_secs(30);
 
-/// What a scenario is played with.
+/// The options of playing a scenario.
 pub struct Options {
     pub bin_dir: PathBuf,
-    /// Everything of this scenario goes below it.
+    /// The folder for everything of this scenario.
     pub folder: PathBuf,
-    /// Loopback and no emulated network.
+    /// Whether to use loopback and no emulated network.
     pub plain: bool,
     pub quiet: bool,
 }
 
-/// What came of it, beside the files in the folder.
+/// The result, beside the files in the folder.
 pub struct Played {
     pub diary: Vec<Entry>,
-    /// What `starling audit` said of each node: its name, whether all is in order, and the text.
+    /// The results of `starling audit` on each node: its name, whether all is in order, and the text.
     pub audits: Vec<(String, bool, String)>,
     pub disks: Disks,
 }
 
-/// A scenario under way.
+/// The state of a scenario that is played.
 struct Stage<'a> {
     scenario: &'a Scenario,
     network: Option<Network>,
@@ -72,17 +72,17 @@ struct Stage<'a> {
     sampled: Instant,
     told: Instant,
     all_in: Option<Instant>,
-    /// Newest round that anybody has committed.
+    /// Newest round that any node has committed.
     round: u64,
-    /// A process ended that should not have.
+    /// Whether a process ended unexpectedly.
     broken: bool,
     ids: Vec<Option<String>>,
 }
 
-/// Plays it to its end. What goes wrong with a node is in the diary; an error is one of the lab's own.
+/// Plays a scenario to its end. Failures of nodes are in the diary; an error is one of the lab itself.
 ///
 /// # Errors
-/// The network, the folder or a process cannot be made.
+/// If the network, the folder or a process cannot be made.
 pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
     std::fs::create_dir_all(options.folder.join("logs"))
         .with_context(|| format!("cannot make {}", options.folder.display()))?;
@@ -129,7 +129,7 @@ impl Stage<'_> {
         loop {
             self.look()?;
             if self.broken {
-                bail!("a process ended that was not to");
+                bail!("a process ended unexpectedly");
             }
             if self.started.elapsed() > self.scenario.limit {
                 let limit = self.scenario.limit.as_secs();
@@ -165,7 +165,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Reads what the nodes have said, and who has ended.
+    /// Reads the nodes' new events, and notes the processes that have ended.
     fn look(&mut self) -> anyhow::Result<()> {
         let topology = &self.scenario.topology;
         let there = topology.seats.iter().filter(|s| !s.later && !s.bootstrap).count();
@@ -222,7 +222,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Bytes that went through each device, in the diary.
+    /// Notes the bytes through each device in the diary.
     fn sample(&mut self) {
         let sizes = sizes::of(&self.cast);
         if !sizes.is_empty() {
@@ -255,7 +255,7 @@ impl Stage<'_> {
         let faults_over = self.agenda.is_over();
         match self.scenario.end {
             End::After(time) => since >= time && faults_over,
-            // The run's own budget ends it; nodes that are down then stay so.
+            // The run's own budget ends the scenario; nodes that are down then stay down.
             End::Round(round) => self.round >= round,
         }
     }
@@ -271,7 +271,7 @@ impl Stage<'_> {
         loop {
             self.look()?;
             if self.broken {
-                bail!("a process ended that was not to");
+                bail!("a process ended unexpectedly");
             }
             let wanted = self.wanted();
             if self.agreed(&wanted, &marks) {
@@ -284,7 +284,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Machines whose nodes run and must take part at the end.
+    /// The nodes that run and must take part at the end.
     fn wanted(&mut self) -> Vec<usize> {
         let nodes = 0..self.scenario.topology.nodes;
         let expect = &self.scenario.expect;
@@ -334,7 +334,7 @@ impl Stage<'_> {
         text
     }
 
-    /// What each node last said that it does.
+    /// The phase that each node reported last.
     fn newest_phases(&self) -> String {
         let told = self.cast.actors.iter().take(self.scenario.topology.nodes).filter_map(|a| a.process.as_ref());
         let phase = |p: &starling_tests::process::Process| {
@@ -346,7 +346,7 @@ impl Stage<'_> {
         told.filter_map(phase).collect::<Vec<_>>().join(", ")
     }
 
-    /// Undoes what still holds, and asks everybody to end.
+    /// Undoes the faults that still hold, and asks all processes to end.
     fn close(&mut self) {
         self.sample();
         self.agenda.stop_slowness();
@@ -403,13 +403,13 @@ impl Stage<'_> {
         audits
     }
 
-    /// Whether the fault can be had here.
+    /// Checks that the fault is possible here.
     ///
     /// # Errors
-    /// What it needs.
+    /// If it is not; the error is the thing that it needs.
     fn can(&self, fault: &Fault) -> Result<(), &'static str> {
         let plan = &fault.plan;
-        // Without a network of its own, a stranger would look for nodes on the real one.
+        // Without an emulated network, a stranger would look for nodes on the real one.
         let seats = &self.scenario.topology.seats;
         let stranger = fault.nodes.iter().any(|n| seats[*n].program.as_deref() == Some(STRANGER));
         if (plan.is_of_the_network() || stranger) && self.network.is_none() {
@@ -422,7 +422,7 @@ impl Stage<'_> {
     }
 }
 
-/// The folder of a scenario below the one for all.
+/// The folder of a scenario below the folder for all.
 pub fn folder_of(out: &Path, scenario: &Scenario) -> PathBuf {
     out.join(&scenario.name)
 }

@@ -1,4 +1,4 @@
-//! The run file of a scenario: what it says itself, and what is filled in so that a round takes about a second.
+//! The run file of a scenario: the scenario's own keys, and others that make a round take about a second.
 
 use crate::scenario::{End, Scenario};
 use anyhow::{Context, bail};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use toml::{Table, Value};
 
-/// Text to train on that is there wherever the lab is: what is written about Starling, and some of what it is written in.
+/// Text to train on that the lab always has: documents about Starling, and some of its source.
 const TEXT: [&str; 12] = [
     include_str!("../../../../docs/protocol/1-wire.md"),
     include_str!("../../../../docs/protocol/2-records.md"),
@@ -22,10 +22,10 @@ const TEXT: [&str; 12] = [
     include_str!("../../../../docs/data.md"),
 ];
 
-/// Lines that are taken of a text at a time.
+/// Lines that are taken from a text at a time.
 const LINES: usize = 12;
 
-/// Writes the text into the folder, where nothing else is named, and returns the run file.
+/// Writes the text into the folder, unless the scenario names another, and returns the run file.
 pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String> {
     let mut run = scenario.run.clone();
     super::keys::put_ids(scenario, &mut run);
@@ -46,7 +46,7 @@ pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String>
     fill(inner, "steps", Value::Integer(60));
     fill(inner, "batch", Value::Integer(4));
     fill(inner, "lr", Value::Float(4e-3));
-    // The nodes play friends, who vote at once: it is not probation that scenarios are about, unless they say so.
+    // Nodes vote at once, without probation, unless the scenario is about probation.
     let admission = table(&mut run, "admission")?;
     fill(admission, "probation", Value::Integer(0));
     if let End::Round(round) = scenario.end {
@@ -55,10 +55,10 @@ pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String>
     toml::to_string(&run).context("a run file is text")
 }
 
-/// Asks the program whether it takes the run file, before anything is played.
+/// Checks that the program accepts the run file, before the scenario is played.
 ///
 /// # Errors
-/// It does not: what it says, with the line of the scenario where there is one.
+/// If it does not: its message, with the line of the scenario if there is one.
 pub fn check(scenario: &Scenario, program: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (file, home) = (folder.path().join("run.toml"), folder.path().join("home"));
@@ -76,7 +76,7 @@ pub fn check(scenario: &Scenario, program: &Path) -> anyhow::Result<()> {
     bail!("{}: nodes would refuse [run]: {}", scenario.path.display(), placed(said, &run, &source))
 }
 
-/// What was said about a line of the run file, with that of the scenario it comes from.
+/// The program's message about a line of the run file, with the line of the scenario that the key comes from.
 fn placed(said: &str, run: &str, source: &str) -> String {
     let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse::<usize>().ok());
     let Some(line) = said.split_once("line ").and_then(|(_, rest)| number(rest)) else { return said.to_owned() };
@@ -90,7 +90,7 @@ fn placed(said: &str, run: &str, source: &str) -> String {
     }
 }
 
-/// Some lines of each text in turn, so that what is held out at the end is of the same kind as the rest.
+/// Some lines of each text in turn, so that the held-out end is of the same kind as the rest.
 pub fn mixed() -> String {
     let mut texts: Vec<_> = TEXT.iter().map(|text| text.lines().peekable()).collect();
     let mut mixed = String::new();

@@ -2,20 +2,21 @@ use super::*;
 
 const SCENARIO: &str = "end_s = 5\nseed = 3\n\n[run.inner]\nsteps = 5\nstepz = 5\n\n[[nodes]]\nname = \"n\"\n";
 
-/// What `check` says if the program does this with the run file, which is its `$4`.
+/// The result of `check` with a program that runs this script; the run file is its `$4`.
 fn checked(script: &str) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let (program, path) = (folder.path().join("program"), folder.path().join("scenario.toml"));
     std::fs::write(&path, SCENARIO).unwrap();
     let source = folder.path().join("program.sh");
     std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
-    // Another process writes it: what this one has open for writing cannot be started while a test beside it forks.
+    // Another process writes the program: a file that this process has open for writing cannot be started while another
+    // test forks.
     let installed = Command::new("install").args(["-m", "755"]).args([&source, &program]).status().unwrap();
     assert!(installed.success());
     check(&Scenario::load(&path).unwrap(), &program)
 }
 
-/// The program numbers the lines of the run file; a person has only the scenario.
+/// The program counts the lines of the run file, but a user has only the scenario.
 #[test]
 fn a_refused_line_is_named_as_the_scenario_has_it() {
     checked("grep -q '^stepz = 5' \"$4\"").expect("the run file has what the scenario says");

@@ -1,5 +1,5 @@
-//! Faults of disks and clocks, by a library that nodes are started with (LD_PRELOAD). It is compiled where it is needed, and
-//! steered by a file for each node, which it has mapped.
+//! Faults of disks and clocks, by a library that is loaded into nodes (LD_PRELOAD). It is compiled when it is needed,
+//! and steered by a file for each node, which it maps.
 
 use crate::scenario::Refusal;
 use anyhow::{Context, ensure};
@@ -11,15 +11,15 @@ use std::process::Command;
 use std::time::Duration;
 
 const SOURCE: &str = include_str!("../../shim/fault.c");
-/// Calls, as the library counts them.
+/// The bits of calls in the library's mask.
 const SYNCS: i64 = 1;
 const WRITES: i64 = 2;
 const NAMES: i64 = 4;
-/// Bytes of a word of the library's file, and where the one is by which it says that it is there.
+/// Bytes of a word of the library's file, and the offset of the word that tells that the library is loaded.
 const WORD: usize = 8;
 const LOADED: u64 = 4 * WORD as u64;
 
-/// What is wrong with a node's disk and clock; all zero: nothing.
+/// The faults of a node's disk and clock; all zero without faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ailment {
     pub delay: Duration,
@@ -42,16 +42,16 @@ impl Ailment {
     }
 }
 
-/// The library, and what each node has.
+/// The library, and the faults of each node.
 pub struct Shim {
     folder: PathBuf,
     ailments: BTreeMap<String, Ailment>,
 }
 
-/// Whether the library can be had here.
+/// Checks that the library can be made here.
 ///
 /// # Errors
-/// It cannot; the message says why.
+/// If it cannot; the message says why.
 pub fn available() -> anyhow::Result<()> {
     ensure!(cfg!(target_os = "linux"), "faults of disks and clocks need Linux");
     let there = Command::new("cc").arg("--version").output().is_ok_and(|said| said.status.success());
@@ -63,10 +63,11 @@ impl Shim {
     /// Compiles the library into a folder of its own.
     ///
     /// # Errors
-    /// There is no compiler, or it does not take the source.
+    /// If there is no compiler, or it refuses the source.
     pub fn build(folder: PathBuf) -> anyhow::Result<Self> {
         available()?;
-        // The loader splits LD_PRELOAD there, knows no escapes, and goes on without what it does not find.
+        // The loader splits LD_PRELOAD at these characters, knows no escapes, and ignores a library that it does not
+        // find.
         let split = folder.to_string_lossy().contains(|c: char| c == ':' || c.is_whitespace());
         ensure!(
             !split,
@@ -86,10 +87,10 @@ impl Shim {
         self.folder.join(format!("{name}.words"))
     }
 
-    /// Lets the program start with the library; files below `disk` are the node's.
+    /// Makes the program start with the library; files below `disk` are the node's.
     ///
     /// # Errors
-    /// The node's file cannot be written.
+    /// If the node's file cannot be written.
     pub fn hold(&mut self, command: &mut Command, name: &str, disk: &Path) -> anyhow::Result<()> {
         self.change(name, |_| {})?;
         let path = self.control(name);
@@ -100,23 +101,23 @@ impl Shim {
         Ok(())
     }
 
-    /// Whether the node's process has loaded the library: one that cannot is started without it.
+    /// Whether the node's process has loaded the library: a process that cannot load it starts without it.
     pub fn is_loaded(&self, name: &str) -> bool {
         let mut word = [0; WORD];
         let read = File::open(self.control(name)).and_then(|file| file.read_exact_at(&mut word, LOADED));
         read.is_ok() && word != [0; WORD]
     }
 
-    /// Changes what is wrong with a node, at once.
+    /// Changes the faults of a node, at once.
     ///
     /// # Errors
-    /// Its file cannot be written.
+    /// If its file cannot be written.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Ailment)) -> anyhow::Result<()> {
         let path = self.control(name);
         let ailment = self.ailments.entry(name.to_owned()).or_default();
         change(ailment);
         let bytes: Vec<u8> = ailment.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
-        // Never truncated: who has it mapped would die of it.
+        // The file is never truncated: a process that has mapped it would be killed.
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let written = file.and_then(|file| file.write_all_at(&bytes, 0));
         written.with_context(|| format!("cannot write {}", path.display()))

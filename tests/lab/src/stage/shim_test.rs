@@ -2,7 +2,7 @@ use super::*;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// A shell that runs with the library, and does one thing after the other while the lab steers it.
+/// A shell that runs with the library, and runs a line at a time while the lab steers the library.
 struct Patient {
     shim: Shim,
     disk: PathBuf,
@@ -12,7 +12,7 @@ struct Patient {
     output: BufReader<ChildStdout>,
 }
 
-/// `None`, with a word about it, where there is no compiler.
+/// `None`, after a message, if there is no compiler.
 fn patient(program: &[&str]) -> Option<Patient> {
     if let Err(why) = available() {
         println!("SKIPPED: {why}");
@@ -32,7 +32,7 @@ fn patient(program: &[&str]) -> Option<Patient> {
 }
 
 impl Patient {
-    /// Runs a line and returns the one that it says.
+    /// Runs a line and returns the line that it prints.
     fn says(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
         let mut said = String::new();
@@ -48,7 +48,7 @@ impl Drop for Patient {
     }
 }
 
-/// Status of `dd`, which writes a block to the file and syncs it.
+/// The status of `dd`, which writes a block to the file and syncs it.
 fn save(file: &Path) -> String {
     format!("dd if=/dev/zero of={} bs=512 count=1 conv=notrunc,fsync 2>/dev/null; echo $?", file.display())
 }

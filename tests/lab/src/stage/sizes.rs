@@ -1,4 +1,4 @@
-//! What the processes take of the machine, as the kernel counts it; nothing where there is no `/proc`.
+//! The processes' use of the machine, by the kernel's counters; nothing without `/proc`.
 
 use super::cast::Cast;
 use serde_json::{Value, json};
@@ -15,15 +15,15 @@ pub fn of(cast: &Cast) -> Vec<Value> {
     running.filter_map(row).collect()
 }
 
-/// `VmRSS` of a `/proc/PID/status`.
+/// `VmRSS` in a `/proc/PID/status`.
 fn resident_kib(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Time on processors so far, of a `/proc/PID/stat`: Linux counts it in hundredths of a second, whatever its clock does.
+/// Processor time in a `/proc/PID/stat`: Linux counts it in hundredths of a second on every machine.
 fn cpu_ms(stat: &str) -> Option<u64> {
-    // The name, in parentheses, may have spaces and parentheses of its own.
+    // The name, in parentheses, may contain spaces and parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some(10 * (ticks()? + ticks()?))

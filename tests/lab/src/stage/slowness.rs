@@ -1,4 +1,4 @@
-//! A processor that is slower than others': the process is stopped for most of the time, in short turns. It needs no rights
+//! A slower processor for a process: the process is stopped for most of the time, in short turns. It needs no rights
 //! and works on every Unix.
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Length of one turn.
 const TURN: Duration = Duration::from_millis(50);
 
-/// It lasts until dropped.
+/// Slows a process down until it is dropped.
 pub struct Slowness {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -1,10 +1,10 @@
-//! The links as they are, and the changes that faults lay over them.
+//! The current links: those of the topology, with the changes of faults.
 
 use crate::network::{Command, Link, LinkChange, Network};
 use crate::scenario::Topology;
 use anyhow::Result;
 
-/// Changes that hold now, in the order in which they came.
+/// The changes that hold now, in the order of their beginning.
 pub struct Wiring {
     base: Vec<Link>,
     machines: usize,
@@ -12,13 +12,13 @@ pub struct Wiring {
 }
 
 struct Change {
-    /// Whose it is, so that it can be taken back.
+    /// The owner, which can take the change back.
     owner: Owner,
     pairs: Vec<(usize, usize)>,
     change: LinkChange,
 }
 
-/// Who has changed links.
+/// The owner of a change of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A fault, by its number.
@@ -34,10 +34,10 @@ impl Wiring {
         Self { base: topology.links.clone(), machines: topology.seats.len(), changes: Vec::new() }
     }
 
-    /// Lays a change over these pairs.
+    /// Adds a change of these pairs.
     ///
     /// # Errors
-    /// The network has ended.
+    /// If the network has ended.
     pub fn lay(
         &mut self,
         network: &Network,
@@ -52,7 +52,7 @@ impl Wiring {
     /// Takes the owner's changes back.
     ///
     /// # Errors
-    /// The network has ended.
+    /// If the network has ended.
     pub fn lift(&mut self, network: &Network, owner: Owner) -> Result<()> {
         let mut pairs = Vec::new();
         self.changes.retain(|c| {
@@ -64,17 +64,17 @@ impl Wiring {
         self.tell(network, &pairs)
     }
 
-    /// Nothing passes to or from the machine.
+    /// Stops all packets to and from the machine.
     ///
     /// # Errors
-    /// The network has ended.
+    /// If the network has ended.
     pub fn silence(&mut self, network: &Network, machine: usize) -> Result<()> {
         let others = (0..self.machines).filter(|other| *other != machine);
         let pairs = others.flat_map(|other| [(machine, other), (other, machine)]).collect();
         self.lay(network, Owner::Silence(machine), pairs, LinkChange { cut: Some(true), ..LinkChange::default() })
     }
 
-    /// The link as it is now.
+    /// The link with the current changes.
     pub fn link(&self, from: usize, to: usize) -> Link {
         let own = self.changes.iter().filter(|c| c.pairs.contains(&(from, to)));
         own.fold(self.base[from * self.machines + to], |link, c| c.change.on(link))

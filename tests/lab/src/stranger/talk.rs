@@ -1,4 +1,4 @@
-//! Strangers that speak the nodes' protocols: they shake hands, greet, and then say more than anybody wants to hear.
+//! Strangers that speak the nodes' protocols: they do a handshake, send a Hello, and then flood the node with Heads.
 
 use super::tally::Tally;
 use anyhow::{Context, bail};
@@ -19,13 +19,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
-/// A question for the run's settings (`node/net/src/fetch/wire.rs`), and bytes in front of the answer.
+/// A request for the run's settings (`node/net/src/fetch/wire.rs`), and the number of bytes before the answer's
+/// content.
 const ASK_SPEC: [u8; 4] = *b"SF\x02\x01";
 const ANSWER_HEAD: usize = 12;
-/// Different messages that are said in turn.
+/// Number of different messages that are sent in turn.
 const MESSAGES: u64 = 16;
 
-/// Talks for so long, as one key; whether that key was let in.
+/// Talks for the time `hold`, with one key.
 pub async fn talk(address: Multiaddr, forged: bool, hold: Duration, tally: &Tally) -> anyhow::Result<()> {
     let identity = Identity::generate()?;
     let process = Some(Process(rand::random::<u64>().max(1)));
@@ -107,7 +108,7 @@ async fn spec_of(control: &Control, peer: PeerId) -> anyhow::Result<Vec<u8>> {
     Ok(spec)
 }
 
-/// Whatever it says: a session whose messages nobody takes would be ended.
+/// Reads and drops all messages: the node would end a session whose messages are not read.
 async fn hear_out(mut reader: impl AsyncRead + Unpin) -> anyhow::Result<()> {
     let mut waste = vec![0; 16 << 10];
     while reader.read(&mut waste).await? > 0 {}
@@ -138,7 +139,7 @@ async fn say(
         writer.write_all(message).await?;
         writer.flush().await?;
         tally.said.fetch_add(1, Relaxed);
-        // One thread drives all strangers.
+        // One thread runs all strangers.
         tokio::task::yield_now().await;
     }
     Ok(())

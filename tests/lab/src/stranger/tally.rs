@@ -1,23 +1,23 @@
-//! How it went so far.
+//! Counters of the strangers' connections.
 
 use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// See the module.
+/// The counters.
 #[derive(Default)]
 pub struct Tally {
     pub tried: AtomicU64,
-    /// Connections that came about, as far as this way goes.
+    /// Connections that were made, with a handshake if the behaviour has one.
     pub opened: AtomicU64,
     pub failed: AtomicU64,
-    /// Ended by the other side before their time.
+    /// Connections that the other side ended before their time.
     pub closed: AtomicU64,
-    /// Messages that the other sides have taken.
+    /// Messages that the other sides have read.
     pub said: AtomicU64,
 }
 
 impl Tally {
-    /// One line; `open` connections are there now.
+    /// Prints one line; `open` is the current number of connections.
     pub fn tell(&self, open: usize) {
         let [tried, opened, failed, closed, said] =
             [&self.tried, &self.opened, &self.failed, &self.closed, &self.said].map(|n| n.load(Relaxed));

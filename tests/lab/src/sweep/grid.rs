@@ -1,4 +1,4 @@
-//! Sweep files: a scenario, and lists of values that are put into it in all combinations.
+//! Sweep files: a scenario, and lists of values that replace its settings in all combinations.
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -6,12 +6,12 @@ use starling_bootstrap::config_file::{self, nearest};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// Cells of a sweep, those left out not counted.
+/// Most cells of a sweep, not counting those left out.
 pub const CELLS_MAX: usize = 256;
-/// Values of one axis.
+/// Most values of one axis.
 const VALUES_MAX: usize = 64;
 
-/// What a sweep varies.
+/// A setting that a sweep varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     Nodes,
@@ -23,10 +23,10 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// In the order of tables, and of what is varied first.
+    /// All axes, in the order of tables; the first varies slowest.
     pub const ALL: [Self; 6] = [Self::Nodes, Self::Mbit, Self::DelayMs, Self::Steps, Self::Codec, Self::Engine];
 
-    /// As files spell it.
+    /// The name in files.
     pub fn key(self) -> &'static str {
         match self {
             Self::Nodes => "nodes",
@@ -38,7 +38,7 @@ impl Axis {
         }
     }
 
-    /// Why the value is none of this axis.
+    /// Why the value is not one of this axis, if it is not.
     fn fault(self, value: &Value) -> Option<String> {
         let key = self.key();
         let number = value.as_integer().map(|n| n as f64).or(value.as_float());
@@ -68,7 +68,7 @@ impl Axis {
         }
     }
 
-    /// Puts the value into a scenario.
+    /// Writes the value into a scenario.
     fn put(self, scenario: &mut Table, value: &Value) -> anyhow::Result<()> {
         match self {
             Self::Nodes => {
@@ -118,9 +118,9 @@ fn groups(scenario: &mut Table) -> anyhow::Result<&mut [Value]> {
 struct File {
     #[serde(default)]
     about: String,
-    /// A scenario's file; relative paths count from this file.
+    /// The file of the scenario; a relative path starts at the folder of this file.
     base: Option<PathBuf>,
-    /// Or the scenario itself.
+    /// The scenario itself, instead of a file.
     scenario: Option<Table>,
     nodes: Option<Vec<Value>>,
     mbit: Option<Vec<Value>>,
@@ -133,9 +133,9 @@ struct File {
 /// One combination.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Of the scenario that it is played as.
+    /// The name of its scenario.
     pub name: String,
-    /// One of each axis.
+    /// One value of each axis.
     pub values: Vec<Value>,
     pub scenario: Table,
 }
@@ -145,10 +145,10 @@ pub struct Cell {
 pub struct Grid {
     pub name: String,
     pub about: String,
-    /// What is given in the file, whether it has one value or several.
+    /// The axes that the file gives, with one value or several.
     pub axes: Vec<(Axis, Vec<Value>)>,
     pub cells: Vec<Cell>,
-    /// Combinations that cannot be, and why.
+    /// Impossible combinations, and why.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -156,7 +156,7 @@ impl Grid {
     /// Reads a sweep and its scenario, and makes the cells.
     ///
     /// # Errors
-    /// A file cannot be read or parsed, or asks for what cannot be.
+    /// If a file cannot be read or parsed, or its settings are impossible.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = config_file::read(path)?;
         let base = |named: &Path| -> anyhow::Result<Table> {
@@ -169,7 +169,7 @@ impl Grid {
     /// Like [`Self::load`], of the file's text; `base` reads the scenario that it names.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::load`].
     pub fn parse(text: &str, path: &Path, base: impl Fn(&Path) -> anyhow::Result<Table>) -> anyhow::Result<Self> {
         let file: File = config_file::parse(text, path)?;
         let shown = path.display();
@@ -195,11 +195,11 @@ impl Grid {
         Ok(grid)
     }
 
-    /// The first axis varies slowest.
+    /// Makes the cells; the first axis varies slowest.
     fn fill(&mut self, scenario: &Table) -> anyhow::Result<()> {
         let combinations = self.axes.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));
         let combinations = combinations.context("too many combinations")?;
-        // Codecs and engines exclude each other in less than three quarters of cases.
+        // Codecs and engines exclude each other in fewer than three quarters of the combinations.
         anyhow::ensure!(combinations <= 4 * CELLS_MAX, "{combinations} combinations, at most {CELLS_MAX} are played");
         for number in 0..combinations {
             let (mut rest, mut values) = (number, Vec::new());
@@ -224,7 +224,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Of what is varied alone: `mbit-20-delay_ms-40-int8-ring`.
+    /// A name from the varied axes alone: `mbit-20-delay_ms-40-int8-ring`.
     fn name_of(&self, values: &[Value]) -> String {
         let varied = self.axes.iter().zip(values).filter(|((_, all), _)| all.len() > 1);
         let word = |axis: Axis, value: &Value| match axis {
@@ -235,13 +235,13 @@ impl Grid {
         if words.is_empty() { "only".into() } else { words.join("-") }
     }
 
-    /// Places among [`Self::axes`] of what has several values.
+    /// Places in [`Self::axes`] of the axes with several values.
     pub fn varied(&self) -> Vec<usize> {
         (0..self.axes.len()).filter(|n| self.axes[*n].1.len() > 1).collect()
     }
 }
 
-/// A value as people write it.
+/// A value as users write it.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -266,7 +266,7 @@ fn check(axis: Axis, values: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Why nodes would refuse such a run, where values that are each right do not go together.
+/// Why nodes would refuse such a run, if values that are each valid do not go together.
 fn impossible(scenario: &Table) -> Option<String> {
     let sync = scenario.get("run")?.get("sync")?;
     let word = |key: &str| sync.get(key).and_then(Value::as_str);

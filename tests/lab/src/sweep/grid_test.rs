@@ -43,7 +43,7 @@ fn what_cannot_be_is_left_out_and_said() {
     assert_eq!(parse("").unwrap().cells[0].name, "only");
 }
 
-/// One clear message, with the nearest right word.
+/// A wrong file gives one message, with the nearest right word.
 #[test]
 fn wrong_sweeps_are_refused() {
     for (axes, told) in [
@@ -78,7 +78,7 @@ fn wrong_sweeps_are_refused() {
     assert!(format!("{:#}", parse("nodes = [2]\n")).contains("say what is played"));
 }
 
-/// What is shipped can be played.
+/// Every sweep of the repository loads.
 #[test]
 fn shipped_sweeps_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab/sweeps");

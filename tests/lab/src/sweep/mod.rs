@@ -1,4 +1,4 @@
-//! `starling-lab sweep`: plays one scenario with all combinations of some settings, and sets the figures side by side.
+//! `starling-lab sweep`: plays one scenario with all combinations of some settings, and tabulates the figures.
 
 mod grid;
 mod table;
@@ -16,13 +16,13 @@ use anyhow::Context;
 use serde_json::json;
 use std::path::Path;
 
-/// The file by which a folder is known as an earlier sweep's.
+/// The file that marks a folder as an earlier sweep's.
 const ROWS: &str = "sweep.json";
 
-/// Plays all cells; `true`: the checks held in each.
+/// Plays all cells; `true` if the checks held in each.
 ///
 /// # Errors
-/// The sweep or a cell's scenario is wrong (before anything is played), a program is missing, or a folder cannot be
+/// If the sweep or a cell's scenario is wrong (before any is played), a program is missing, or a folder cannot be
 /// written.
 pub fn run(file: &Path, request: &Request) -> anyhow::Result<bool> {
     let grid = Grid::load(file)?;
@@ -30,7 +30,7 @@ pub fn run(file: &Path, request: &Request) -> anyhow::Result<bool> {
     run::empty(&folder, ROWS)?;
     std::fs::create_dir_all(folder.join("scenarios")).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut rows = Vec::new();
-    // So that what is there is known as ours, however this ends.
+    // The first write marks the folder as the lab's, however the sweep ends.
     write(&folder, &grid, &rows, request)?;
     let scenarios = grid.cells.iter().map(|cell| write_scenario(&grid, cell, &folder, request));
     let scenarios = scenarios.collect::<anyhow::Result<Vec<_>>>()?;
@@ -65,7 +65,7 @@ fn of_left_out(grid: &Grid) -> String {
     }
 }
 
-/// The cell's scenario as a file, by which it can be played again alone.
+/// Writes the cell's scenario as a file, which can be played alone.
 fn write_scenario(grid: &Grid, cell: &Cell, folder: &Path, request: &Request) -> anyhow::Result<Scenario> {
     let path = folder.join("scenarios").join(format!("{}.toml", cell.name));
     let mut table = cell.scenario.clone();

@@ -1,4 +1,4 @@
-//! What came of a sweep: a row for each cell, as text, CSV, HTML and pictures.
+//! The results of a sweep: a row for each cell, as text, CSV, HTML and pictures.
 
 use super::grid::{Axis, Grid, plain};
 use crate::history::History;
@@ -11,27 +11,27 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One cell that was played.
+/// The results of one played cell.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub name: String,
-    /// By axis; of what the file gives.
+    /// The value of each axis that the file gives.
     pub at: BTreeMap<&'static str, String>,
-    /// Every check holds.
+    /// Whether every check holds.
     pub ok: bool,
-    /// Names of those that do not.
+    /// Names of the checks that failed.
     pub broken: Vec<String>,
     pub rounds: u64,
     pub tokens: u64,
     pub tokens_per_s: Option<f64>,
-    /// Medians, from the first commit with everybody on.
+    /// Medians, from the first commit of all nodes on.
     pub seconds_per_round: Option<f64>,
     /// From a node's last inner step to the commit on its disk.
     pub settle_seconds: Option<f64>,
     pub bytes_per_million_tokens: Option<f64>,
     /// Nats a byte on held-out text, at the end.
     pub validation_loss: Option<f64>,
-    /// In all.
+    /// Seconds in all.
     pub seconds: f64,
 }
 
@@ -40,7 +40,7 @@ struct Column {
     key: &'static str,
     /// Head of the column in the terminal's table.
     head: &'static str,
-    /// Of the picture and the page.
+    /// Title of the picture, and the head of the column on the page.
     title: &'static str,
     digits: usize,
     of: fn(&Row) -> Option<f64>,
@@ -118,7 +118,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// For the terminal.
+/// The table for the terminal.
 pub fn text(grid: &Grid, rows: &[Row]) -> String {
     let heads = grid.axes.iter().map(|(axis, _)| axis.key()).chain(COLUMNS.iter().map(|c| c.head)).chain(["checks"]);
     let mut lines: Vec<Vec<String>> = vec![heads.map(String::from).collect()];
@@ -143,7 +143,7 @@ pub fn text(grid: &Grid, rows: &[Row]) -> String {
     text
 }
 
-/// As comma-separated values; nothing in them holds a comma.
+/// The table as comma-separated values; no value holds a comma.
 pub fn csv(grid: &Grid, rows: &[Row]) -> String {
     let heads = grid.axes.iter().map(|(axis, _)| axis.key()).chain(COLUMNS.iter().map(|c| c.key)).chain(["ok"]);
     let mut text = heads.collect::<Vec<_>>().join(",") + "\n";
@@ -184,14 +184,14 @@ pub fn html(grid: &Grid, rows: &[Row]) -> String {
 /// A picture of each figure over the first two axes that vary; none if nothing varies.
 ///
 /// # Errors
-/// One cannot be drawn.
+/// If one cannot be drawn.
 pub fn pictures(grid: &Grid, rows: &[Row]) -> anyhow::Result<Vec<Picture>> {
     let told = COLUMNS.iter().filter(|c| !["rounds", "mtokens"].contains(&c.key));
     let drawn = told.filter_map(|c| Some(picture(c.key, c.title, &heat(grid, rows, c)?)));
     drawn.collect()
 }
 
-/// The figure by its first two varied axes; a panel for each combination of the others that was played.
+/// The figure over the first two varied axes; a panel for each combination of the others that was played.
 fn heat(grid: &Grid, rows: &[Row], column: &Column) -> Option<Heat> {
     let varied = grid.varied();
     let (first, others) = varied.split_first()?;

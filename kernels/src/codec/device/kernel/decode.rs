@@ -1,5 +1,6 @@
-//! Decoders of dense payloads: one word of values a unit, written to or added to f32 that lie on the device as bits.
-//! Payloads were checked on the host. An integer times its scale is exact in f32, so that each device has the same bits.
+//! Decoders of dense payloads: each unit handles one word of values, and writes f32 to the device's memory, or adds to
+//! f32 there, as bits. Payloads were checked on the host. An integer times its scale is exact in f32, so that each
+//! device has the same bits.
 //!
 //! `done`: one word, to which each launch that ran adds 1.
 
@@ -78,7 +79,7 @@ pub(in crate::codec::device) fn decode_int4(
     finish(done);
 }
 
-/// Bits of the product of a scale with the integer in the high bits of `word`, of which `unused` are below it.
+/// Bits of the product of a scale with the integer in the high bits of `word`; `unused` is the number of bits below it.
 #[cube]
 fn product(word: u32, unused: u32, scale: f32) -> u32 {
     let q = i32::cast_from(word) >> i32::cast_from(unused);

@@ -1,7 +1,7 @@
 //! Dense encoders: cubes of 64 units, each of which has the elements of one or two words of values.
 //!
-//! bf16 is rounded as an integer. The integers of int8 and int4 need a division, which devices do as they like. So the
-//! kernel computes an estimate and then corrects it with operations that are exact whatever the device does:
+//! bf16 is rounded as an integer. The integers of int8 and int4 need a division, whose rounding differs between
+//! devices. So the kernel computes an estimate and then corrects it with operations that are exact on every device:
 //!
 //! * magnitudes are compared as integers, so that infinities, NaN and subnormals keep their order;
 //! * a scale `s` has 8 significant bits and an integer `q` at most 7, so that `q * s` is exact in f32;
@@ -9,13 +9,13 @@
 //!   last place of `x` and at most 2 `s`. Comparing it with `s / 2` decides the rounding, ties included. No subnormal
 //!   can matter, since `s` is at least 2^-100.
 //!
-//! The scalar rule rounds the f32 quotient `x / s` instead. Both agree: a quotient next to a tie is further from it than
-//! half a last place, because `s` has so few bits. The bytes are therefore the same.
+//! The scalar rule rounds the f32 quotient `x / s` instead. Both agree: a quotient next to a tie is further from it
+//! than half a last place, because `s` has so few bits. The bytes are therefore the same.
 //!
-//! Of all: `input` holds the bits of the f32 elements; `heads` takes one word a block, in its low half the scale (0 for
-//! bf16) or [`REFUSED`], in the high half `tag`, which tells the host that this launch wrote the word: a launch that fails
-//! leaves old memory behind without a word. `values` takes the payload's bytes, the first of a word in its low byte, zeros
-//! beyond the end.
+//! Arguments of all encoders: `input` holds the bits of the f32 elements. `heads` takes one word a block: in its low
+//! half the scale (0 for bf16) or [`REFUSED`], in its high half `tag`. The tag tells the host that this launch wrote
+//! the word: a launch that fails reports nothing and leaves the old memory. `values` takes the payload's bytes, the
+//! first of a word in its low byte, zeros beyond the end.
 
 use super::super::super::bf16::LARGEST as BF16_LARGEST;
 use super::super::super::scale::{SCALE_MIN, largest as largest_for};
@@ -25,12 +25,12 @@ use cubecl::prelude::*;
 
 /// Elements that share a word of heads where the codec has no blocks: those of a cube.
 pub(in crate::codec::device) const BF16_BLOCK: usize = UNITS as usize * PER_UNIT;
-/// What stands where a scale should, if a block cannot be encoded.
+/// Takes the place of the scale of a block that cannot be encoded.
 pub(in crate::codec::device) const REFUSED: u16 = 0xffff;
 
 /// Elements of a unit in bf16 and int8.
 const PER_UNIT: usize = 4;
-/// Units of an int4 block: of each its word has four elements of the block's first half and four of its second.
+/// Units of an int4 block. The word of a unit has four elements of the block's first half and four of its second.
 const INT4_UNITS: u32 = INT4_BLOCK as u32 / 8;
 /// Below this magnitude (2^-100) the scale is certainly under the smallest one.
 const NEGLIGIBLE: u32 = 27 << 23;
@@ -155,7 +155,7 @@ fn largest_of_four(x0: u32, x1: u32, x2: u32, x3: u32) -> u32 {
     larger(low, high)
 }
 
-/// The largest that a unit of this one's `group` (a power of two) has.
+/// The largest of the values of the units in this unit's `group` (a power of two).
 #[cube]
 fn largest_of(own: u32, #[comptime] group: u32) -> u32 {
     let unit = UNIT_POS as usize;
@@ -176,7 +176,8 @@ fn largest_of(own: u32, #[comptime] group: u32) -> u32 {
     shared[unit - place]
 }
 
-/// The smallest bf16 whose product with `levels` is not below the largest magnitude; 0 if that is too small for a scale.
+/// The smallest bf16 whose product with `levels` is not below the largest magnitude; 0 if that bf16 is too small for a
+/// scale.
 #[cube]
 fn scale_of(largest: u32, #[comptime] levels: f32) -> u32 {
     let mut scale = 0u32;

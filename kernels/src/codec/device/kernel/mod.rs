@@ -1,6 +1,7 @@
-//! The kernels. Devices differ in what the specification leaves no room for: division may be off by some units in the last
-//! place, a sum may be rounded either way, subnormals may be flushed, products may be fused into sums. So a kernel works on
-//! the bits of floats, as integers, and uses a float operation only where its result is exact or corrected afterwards.
+//! The kernels. Devices differ in operations that the specification fixes: a division may be off by some units in the
+//! last place, a sum may be rounded in either direction, subnormals may be flushed, and products may be fused into
+//! sums. So a kernel works on the bits of floats, as integers, and uses a float operation only if its result is exact
+//! or corrected afterwards.
 
 pub(super) mod decode;
 pub(super) mod encode;
@@ -43,7 +44,7 @@ fn smaller(a: u32, b: u32) -> u32 {
     smaller
 }
 
-/// The value of a bf16. Of one that is not subnormal the float is exact on every device.
+/// The value of a bf16. A device may flush a subnormal one; any other is exact on every device.
 #[cube]
 fn widen(bits: u32) -> f32 {
     f32::reinterpret(bits << 16)

@@ -1,7 +1,7 @@
 //! The sum of two f32 in integer arithmetic, by the rules of IEEE 754-2019 for rounding to nearest even.
 //!
-//! Shading languages promise one of the two neighbours of a sum, and may take subnormals for zero. Integers are the same
-//! everywhere, and a sum is bound by memory anyway.
+//! Shading languages promise one of the two neighbours of a sum, and may take subnormals for zero. Integers are the
+//! same everywhere, and a sum is bound by memory anyway.
 
 use super::{MAGNITUDE, larger, smaller};
 use cubecl::prelude::*;
@@ -11,7 +11,7 @@ const SIGN: u32 = 0x8000_0000;
 const INFINITE: u32 = 0x7f80_0000;
 /// Makes a NaN a quiet one.
 const QUIET: u32 = 0x0040_0000;
-/// Bits below the last place: two that rounding needs, and one for whether anything lies below these.
+/// Bits below the last place: two for the rounding, and one that says whether anything below these is not 0.
 const GUARD: u32 = 3;
 /// Bits above a significand with its guard bits.
 const HEADROOM: u32 = 32 - 24 - GUARD;
@@ -60,7 +60,7 @@ fn add_finite(a: u32, b: u32) -> u32 {
     }
     let mut sum = 0u32;
     if total == 0 {
-        // Zeros of one sign keep it; what cancels is positive.
+        // The sum of two zeros of one sign keeps the sign; a sum that cancels to 0 is positive.
         if !opposed {
             sum = a & SIGN;
         }

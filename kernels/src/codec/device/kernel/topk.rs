@@ -1,9 +1,9 @@
-//! Top-k: which elements of a block are kept and at which of two levels, and the way back.
+//! Top-k: which elements of a block are kept and at which of two levels, and their decoding.
 //!
-//! A unit of selection has 16 neighbouring elements, so that places come out in order. The bound of what is kept is found
-//! bit by bit, from the top: each time all units count what is not below it. Levels are means in f64, summed in order, as
-//! the specification says: one unit a block does so, with integers ([`super::wide`]). Gaps are coded by the host, since
-//! where a code begins depends on all those before.
+//! A unit of selection has 16 neighbouring elements, so that places come out in order. The kernel searches the bound of
+//! the kept magnitudes bit by bit, from the top: for each bit all units count their elements that are not below it.
+//! Levels are means in f64, summed in order, as the specification says; one unit a block computes them with integers
+//! ([`super::wide`]). The host codes the gaps, since the start of a code depends on all codes before it.
 
 use super::super::super::topk::{LARGEST, LLOYD_PASSES, SMALLEST, TOPK_BLOCK};
 use super::decode::finish;
@@ -15,7 +15,7 @@ use cubecl::prelude::*;
 
 /// Units of a cube that selects.
 pub(in crate::codec::device) const SELECT_UNITS: u32 = 256;
-/// An entry's word: place, then these.
+/// The sign bit of an entry's word. The place is below it.
 pub(in crate::codec::device) const NEGATIVE: u32 = 1 << 12;
 pub(in crate::codec::device) const UPPER: u32 = 1 << 13;
 
@@ -24,9 +24,12 @@ const PER_UNIT: usize = TOPK_BLOCK / SELECT_UNITS as usize;
 /// Bits of a magnitude that the bound is searched in.
 const BOUND_BITS: u32 = 31;
 
-/// One cube a block (a name that WGSL does not have: there `select` is a function). `k`: at most 4096. `counts`: one word a block, the number of its entries or [`REFUSED`] in the low
-/// half, `tag` in the high half. `entries` and `magnitudes`: `stride` words a block, of each entry its place and sign, and
-/// the bits of its magnitude.
+/// Selects the entries of each block, one cube a block. (WGSL has a function `select`, so that this one has another
+/// name.)
+///
+/// `k`: at most 4096. `counts`: one word a block, with the number of its entries or [`REFUSED`] in the low half and
+/// `tag` in the high half. `entries`: `stride` words a block, with the place and sign of each entry. `magnitudes`:
+/// `stride` words a block, with the bits of the magnitude of each entry.
 #[cube(launch)]
 pub(in crate::codec::device) fn keep_largest(
     input: &Array<u32>,
@@ -57,7 +60,7 @@ pub(in crate::codec::device) fn keep_largest(
 
     let bound = bound_of(&own, &mut shared, budget);
 
-    // Of those at the bound the first are kept, after all above it. Both counts in one word.
+    // All elements above the bound are kept, then the first ones at the bound. One word holds both counts.
     let mut ranks = 0u32;
     #[unroll]
     for i in 0..PER_UNIT {
@@ -93,7 +96,7 @@ pub(in crate::codec::device) fn keep_largest(
     }
 }
 
-/// The greatest magnitude that at least `budget` of the block are not below; the smallest that is kept, if no other is.
+/// The greatest magnitude that at least `budget` elements of the block reach; `SMALLEST` if there is none.
 #[cube]
 fn bound_of(own: &Array<u32>, shared: &mut SharedMemory<u32>, budget: u32) -> u32 {
     let mut bound = u32::cast_from(SMALLEST);
@@ -111,11 +114,11 @@ fn bound_of(own: &Array<u32>, shared: &mut SharedMemory<u32>, budget: u32) -> u3
     bound
 }
 
-/// The sum of what all units have.
+/// The sum of `own` over all units.
 #[cube]
 fn total(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     let unit = UNIT_POS as usize;
-    // All have read what was here before.
+    // All units must have read the old content first.
     sync_cube();
     shared[unit] = own;
     sync_cube();
@@ -132,7 +135,7 @@ fn total(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     shared[0]
 }
 
-/// The sum of what the units before this one have; leaves in `shared` the sums up to and with each (Hillis, Steele 1986).
+/// The sum of `own` over the units before this one; leaves the inclusive prefix sums in `shared` (Hillis, Steele 1986).
 #[cube]
 fn running(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     let unit = UNIT_POS as usize;
@@ -154,8 +157,8 @@ fn running(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     shared[unit] - own
 }
 
-/// One unit a block: its levels, and which of them each entry takes. `heads`: two words a block, that of `counts` and the
-/// levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
+/// One unit a block: computes the block's levels, and which of them each entry takes. `heads`: two words a block, that
+/// of `counts` and the levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
 #[cube(launch)]
 pub(in crate::codec::device) fn deal_levels(
     counts: &Array<u32>,
@@ -183,7 +186,7 @@ pub(in crate::codec::device) fn deal_levels(
 /// Levels of a block of at least one entry: two passes of Lloyd's algorithm from the mean of all.
 #[cube]
 fn deal_block(magnitudes: &Array<u32>, entries: &mut Array<u32>, first: usize, count: u32) -> u32 {
-    // The first pass has all on the low side, and so finds the mean of all.
+    // The first pass counts all magnitudes as low, and so finds the mean of all.
     let mut bound_high = u32::cast_from(INFINITE);
     let mut bound_low = 0u32;
     let mut all = 0u32;
@@ -210,7 +213,7 @@ fn deal_block(magnitudes: &Array<u32>, entries: &mut Array<u32>, first: usize, c
             }
         }
     }
-    // The entries are dealt by the last bound, so a level that none of them takes must not be written.
+    // The last bound assigns the entries to levels, so a level without an entry must not be written.
     let mut uppers = 0u32;
     for i in 0..count {
         uppers += u32::cast_from(is_above(magnitudes[first + i as usize], bound_high, bound_low));
@@ -232,12 +235,12 @@ fn deal_block(magnitudes: &Array<u32>, entries: &mut Array<u32>, first: usize, c
     low | (high << 16)
 }
 
-/// Means of the magnitudes up to a bound and of those above it; of an empty part nothing that means anything.
+/// Means of the magnitudes up to a bound and of those above it. The mean of an empty part has no meaning.
 #[derive(CubeType, Clone, Copy)]
 struct Means {
     low_high: u32,
     low_low: u32,
-    /// How many are not above the bound.
+    /// Number of magnitudes that are not above the bound.
     lows: u32,
     high_high: u32,
     high_low: u32,
@@ -280,7 +283,7 @@ fn is_above(magnitude: u32, bound_high: u32, bound_low: u32) -> bool {
     exceeds(m.high, m.low, bound_high, bound_low)
 }
 
-/// Zeros everywhere.
+/// Writes zeros to all of a buffer.
 #[cube(launch)]
 pub(in crate::codec::device) fn clear(dst: &mut Array<u32>, done: &mut Array<u32>) {
     if ABSOLUTE_POS < dst.len() {
@@ -289,7 +292,7 @@ pub(in crate::codec::device) fn clear(dst: &mut Array<u32>, done: &mut Array<u32
     finish(done);
 }
 
-/// Adds values at places, no two of which are the same: of each entry a word of the place and one of the value's bits.
+/// Adds values at distinct places: each entry has a word of the place and one of the value's bits.
 #[cube(launch)]
 pub(in crate::codec::device) fn scatter_add(entries: &Array<u32>, dst: &mut Array<u32>, done: &mut Array<u32>) {
     if 2 * ABSOLUTE_POS + 1 < entries.len() {

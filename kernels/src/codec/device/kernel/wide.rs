@@ -1,5 +1,5 @@
-//! Arithmetic of f64 in integers, for devices that have none: sums and means of magnitudes, rounded to nearest even by the
-//! rules of IEEE 754-2019, so that a device finds the very levels that the specification finds.
+//! Arithmetic of f64 in integers, for devices without f64: sums and means of magnitudes, rounded to nearest even by the
+//! rules of IEEE 754-2019, so that a device finds exactly the levels of the specification.
 //!
 //! Values are 0 or normal, and never negative: magnitudes of f32 above 2^-100 and their sums.
 
@@ -15,11 +15,11 @@ pub(super) struct Wide {
 
 /// High word of infinity: a bound that nothing exceeds.
 pub(super) const INFINITE: u32 = 0x7ff0_0000;
-/// What the exponents of f64 and f32 differ by.
+/// The difference of the exponent biases of f64 and f32.
 const BIAS: u32 = 1023 - 127;
 /// The bit above a fraction, in the high word.
 const HIDDEN: u32 = 1 << 20;
-/// One in the exponent, which halving takes away.
+/// One in the exponent; halving subtracts it.
 const OCTAVE: u32 = 1 << 20;
 /// Bits that a sum has below its last place.
 const GUARD: u32 = 10;
@@ -81,7 +81,7 @@ fn significand_high(high: u32, low: u32) -> u32 {
     (((high & comptime!(HIDDEN - 1)) | HIDDEN) << GUARD) | (low >> comptime!(32 - GUARD))
 }
 
-/// Two words `distance` places lower, the last of which is 1 if any bit was lost.
+/// Two words shifted right by `distance` places; the last bit is 1 if any bit was lost.
 #[cube]
 fn shifted(high: u32, low: u32, distance: u32) -> Wide {
     let mut to_high = high;
@@ -126,7 +126,7 @@ fn packed(exponent: u32, significand_high: u32, significand_low: u32, up: bool) 
 #[cube]
 pub(super) fn divide(x_high: u32, x_low: u32, count: u32) -> Wide {
     let divisor = larger(count, 1u32);
-    // What is left of the significand, from the top of two words on.
+    // The rest of the significand, from the top of two words on.
     let mut high = (((x_high & comptime!(HIDDEN - 1)) | HIDDEN) << 11) | (x_low >> 21);
     let mut low = x_low << 11;
     let mut quotient_high = 0u32;
