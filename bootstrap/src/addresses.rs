@@ -6,7 +6,7 @@
 
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 mod help;
 mod list;
@@ -192,14 +192,6 @@ pub fn scope(address: &Multiaddr) -> Scope {
     }
 }
 
-/// The scope of an IP address; IPv6 forms that embed an IPv4 address are judged by that.
-pub fn scope_of(ip: IpAddr) -> Scope {
-    match ip {
-        IpAddr::V4(ip) => scope_of_ip4(ip),
-        IpAddr::V6(ip) => scope_of_ip6(ip),
-    }
-}
-
 fn scope_of_ip4(ip: Ipv4Addr) -> Scope {
     let [a, b, c, d] = ip.octets();
     match (a, b, c, d) {
@@ -213,6 +205,7 @@ fn scope_of_ip4(ip: Ipv4Addr) -> Scope {
     }
 }
 
+/// IPv6 forms that embed an IPv4 address are judged by that address.
 fn scope_of_ip6(ip: Ipv6Addr) -> Scope {
     if let Some(v4) = ip.to_ipv4_mapped() {
         return scope_of_ip4(v4);

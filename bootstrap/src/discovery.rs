@@ -214,11 +214,6 @@ impl Discovery {
         self.dialer.troubles(self.now())
     }
 
-    /// Peers in the address book.
-    pub fn book_len(&self) -> usize {
-        self.dialer.book().len()
-    }
-
     /// The time to call [`Discovery::tick`], if no event comes before.
     pub fn wake_at(&self) -> Option<Instant> {
         let sources = [self.dialer.wake_at(), self.rendezvous.wake_at(), self.relays.wake_at(), self.ways.wake_at()];

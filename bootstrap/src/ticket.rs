@@ -98,8 +98,6 @@ pub enum TicketError {
     NotTheCreator { creator: NodeId },
     #[error("a ticket needs at least one address and this node knows none of its own yet: give --advertise, or wait")]
     NoAddress,
-    #[error("the ticket was good until round {expires} and the run is at round {round}: ask for a new one")]
-    Expired { expires: u64, round: u64 },
 }
 
 /// The digest that the creator signs: of the run, the last round, and the admission ticket.
@@ -147,15 +145,6 @@ impl Ticket {
     /// Digest of the run that the ticket leads to.
     pub fn run(&self) -> Digest {
         wire::spec_digest(&self.spec)
-    }
-
-    /// Whether the ticket still admits at `round`.
-    pub fn check_round(&self, round: u64) -> Result<(), TicketError> {
-        match self.expires {
-            0 => Ok(()),
-            expires if round <= expires => Ok(()),
-            expires => Err(TicketError::Expired { expires, round }),
-        }
     }
 
     /// Checks that the run decodes, that the signature is the creator's, and that the creator is the run's.

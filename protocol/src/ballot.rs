@@ -205,16 +205,6 @@ impl<V: Choice> Ballot<V> {
         kept.get(from).is_some_and(|before| before.ballot == said.ballot && before != said)
     }
 
-    /// The senders of the votes that decided: their newest vote is for the decided value in the deciding ballot.
-    pub fn deciders(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let for_it = |said: &Said<V>| {
-            self.decided.as_ref().is_some_and(|(ballot, value)| {
-                said.ballot == *ballot && said.value == *value && said.voted == Some(true)
-            })
-        };
-        self.votes.iter().filter(move |(_, said)| for_it(said)).map(|(id, _)| *id)
-    }
-
     /// Moves on as far as the heard statements allow. `usable` tells whether this voter holds a value's bytes or may
     /// get them. A value that is not usable is not chosen freely; where none is left, `fallback` is chosen. `patient`
     /// tells whether to wait for more than a quorum where that could help.

@@ -364,6 +364,9 @@ mutations! {
     /// Engine: a voter without a quorum follows a fork of its head that learners have made.
     /// `a_fork_without_a_voter_carries_no_voter_away`.
     FollowLearners,
+    /// Engine: a node without a seat goes to a lineage of less right on the word of any one peer.
+    /// `only_a_quorum_that_has_ended_elsewhere_calls_a_node_there`.
+    FollowEnded,
     /// Engine: learners, too, state how long a reduction may take. `how_long_reductions_take_is_for_voters_to_say`.
     LearnersTime,
     /// Engine: peers that rank lower count towards the limit on claims about one lineage or record.
@@ -405,6 +408,7 @@ impl Mutation {
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
             Self::LearnersAccuse => Some("a_learners_report_takes_no_voter_out"),
             Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
+            Self::FollowEnded => Some("only_a_quorum_that_has_ended_elsewhere_calls_a_node_there"),
             Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),

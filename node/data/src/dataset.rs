@@ -181,11 +181,6 @@ impl Dataset {
         Ok(map[start..map.len().min(start + PIECE_BYTES)].to_vec())
     }
 
-    /// Size and part of a shard of this data set.
-    pub fn shard_info(&self, digest: &Digest) -> Result<ShardInfo, DataError> {
-        Ok(self.manifest.shard_at(self.place(digest)?))
-    }
-
     fn place(&self, digest: &Digest) -> Result<usize, DataError> {
         self.places.get(digest).copied().ok_or(DataError::UnknownShard { digest: *digest })
     }

@@ -136,11 +136,6 @@ impl StoreError {
         }
     }
 
-    /// Whether nothing more can be written before the process starts again.
-    pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Failed { .. } | Self::Db { .. })
-    }
-
     pub(crate) fn damaged(part: Part, path: &Path, detail: impl Into<String>) -> Self {
         Self::Damaged(Damage::new(part, path, detail))
     }

@@ -17,10 +17,12 @@ use super::proven::Held;
 use super::round::Round;
 use super::sync::Sync;
 use crate::ancestry::{Ancestry, Relation};
+use crate::message::Phase;
 use crate::mutation::{Mutation, mutated};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// The number of claims that are looked at at a time.
 pub const CLAIMS_MAX: usize = 8;
@@ -124,10 +126,13 @@ impl Sync {
         }
         let Some(held) = held else { return true };
         let news = again && Some(place.seq) > held.proven.ancestry.seq();
+        // The quorum may come to its end long after its last head was proven.
+        let ended = || again && held.proven.is_held_at(place) && self.may_follow_ended(&held.proven, ctx);
         match self.ancestry.relation(&held.proven.ancestry) {
             _ if self.seeks_adoption() => news,
-            Relation::Left | Relation::Strangers => false,
-            Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)),
+            Relation::Strangers => false,
+            Relation::Left => ended(),
+            Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)) || ended(),
             Relation::ForksOff => news && quorum_is_lost(round, ctx),
             // Members may still go on in a lineage that this node's has left.
             Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
@@ -170,10 +175,25 @@ impl Sync {
                 // Length alone calls no node away from a quorum: a longer lineage has not done more by that.
                 let (voters, others) = self.ancestry.went_along(&proven.ancestry);
                 let more = others > voters || proven.tokens > mine.tokens || !ctx.quorum_in_reach();
-                more && wins((&proven.ancestry, &proven.place()), (&self.ancestry, &mine))
+                let other_wins = more && wins((&proven.ancestry, &proven.place()), (&self.ancestry, &mine));
+                other_wins || self.may_follow_ended(proven, ctx)
             }
-            Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
+            Relation::Left => self.may_follow_ended(proven, ctx),
+            Relation::Behind | Relation::ForkedFrom | Relation::Strangers => false,
         }
+    }
+
+    /// Whether this node may go to a head that has less right than its own. It has no seat in its own head, and a quorum
+    /// of that head's voters says that the run's budget is spent there. That quorum decides nothing after the own head
+    /// any more, so that this node would wait for it for ever. Voters that have not come to that end come back to the
+    /// own head by themselves, because it has more right. This node ends there as well, so it first gives peers that
+    /// have gone on from its head the time to come.
+    fn may_follow_ended(&self, proven: &Proven, ctx: &Ctx) -> bool {
+        let Some(head) = ctx.head.as_ref().filter(|_| !ctx.is_member(&ctx.me)) else { return false };
+        let there = ctx.places().filter(|(id, place)| proven.is_held_at(place) && ctx.has_finished(id));
+        let ended: BTreeSet<NodeId> = there.map(|(id, _)| id).collect();
+        let enough = head.quorum.met(&ended) || !ended.is_empty() && mutated!(Mutation::FollowEnded);
+        enough && ctx.has_had_time_to_meet()
     }
 
     /// Whether this node may follow a fork of its head. A voter does so only if another voter of that head says that it
@@ -198,7 +218,7 @@ impl Sync {
         }
         let lineages = ctx.places().filter(|(id, _)| self.guides.contains(id)).map(|(_, place)| place.lineage);
         let mut roots = lineages.map(|lineage| self.claims.of(&lineage).and_then(|held| held.proven.ancestry.root()));
-        let waited = || ctx.has_waited_for_guides();
+        let waited = || ctx.has_had_time_to_meet();
         match roots.next() {
             Some(first) => std::iter::once(first).chain(roots).any(|root| root == proven.ancestry.root()),
             None => waited(),
@@ -261,6 +281,12 @@ fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
 }
 
 impl Ctx {
+    /// Whether a peer says that the run's budget is spent in its lineage.
+    fn has_finished(&self, id: &NodeId) -> bool {
+        let head = self.peers.get(id).and_then(|peer| peer.said.head.as_ref());
+        head.is_some_and(|head| head.phase == Phase::Finished)
+    }
+
     /// Leaves a peer's claims alone for a while, longer each time.
     pub fn pause(&mut self, id: &NodeId) {
         let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.chain.failures));

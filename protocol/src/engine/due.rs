@@ -84,8 +84,8 @@ impl Ctx {
         self.reached(Deadline::Proof, proven.plus(deadline::AGAIN))
     }
 
-    /// Whether the peers that the user has named have had the time to come.
-    pub fn has_waited_for_guides(&self) -> bool {
+    /// Whether peers have had the time to come since this process began.
+    pub fn has_had_time_to_meet(&self) -> bool {
         self.began.is_some_and(|began| self.reached(Deadline::Meeting, began.plus(self.timing.patience_min)))
     }
 

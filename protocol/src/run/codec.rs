@@ -21,10 +21,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The highest number of a codec; numbers begin at 1.
-    pub const NUMBER_MAX: u8 = 4;
-
-    /// The number on the wire.
+    /// The number on the wire; numbers begin at 1.
     pub const fn number(self) -> u8 {
         match self {
             Self::Bf16 => 1,

@@ -1,6 +1,6 @@
 //! Injected bugs that no history of the simulator has to find: the named test fails with each.
 
-use crate::{admission, certificates, identity, learners, lineages, newcomers, outsiders, restart, strangers};
+use crate::{admission, certificates, ended, identity, learners, lineages, newcomers, outsiders, restart, strangers};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
@@ -25,6 +25,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
     LearnersAccuse: learners::a_learners_report_takes_no_voter_out,
     FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
+    FollowEnded: ended::only_a_quorum_that_has_ended_elsewhere_calls_a_node_there,
     LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
     StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
     AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,

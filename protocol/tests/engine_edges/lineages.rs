@@ -9,28 +9,28 @@ use starling_protocol::record::Role;
 use starling_protocol::run::AdmissionMode;
 use starling_protocol::{Digest, NodeId, wire};
 
-const STRANGER: u8 = 9;
+pub const STRANGER: u8 = 9;
 
-fn way(reaches: &[(Digest, u64)]) -> Ancestry {
+pub fn way(reaches: &[(Digest, u64)]) -> Ancestry {
     reaches.iter().map(|(lineage, last)| Reach { lineage: *lineage, last: *last, voters: 0 }).collect()
 }
 
 /// The way from the first record of lineage 0x11 into a fork, along which so many of its voters went.
-fn forked(fill: u8, last: u64, voters: usize) -> Ancestry {
+pub fn forked(fill: u8, last: u64, voters: usize) -> Ancestry {
     let fork = Reach { lineage: digest(fill), last, voters };
     [Reach { lineage: digest(0x11), last: 0, voters: 0 }, fork].into_iter().collect()
 }
 
-fn head(lineage: Digest, seq: u64, tokens: u64) -> Head {
+pub fn head(lineage: Digest, seq: u64, tokens: u64) -> Head {
     let record = Digest::of("starling edges record v1", &[&lineage.0, &seq.to_le_bytes(), &tokens.to_le_bytes()]);
     Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 0, awaits: None }
 }
 
-fn asked(outputs: &[Output]) -> usize {
+pub fn asked(outputs: &[Output]) -> usize {
     outputs.iter().filter(|output| matches!(output, Output::Prove { .. })).count()
 }
 
-fn goes(outputs: &[Output]) -> bool {
+pub fn goes(outputs: &[Output]) -> bool {
     outputs.iter().any(|output| matches!(output, Output::CatchUp { .. }))
 }
 
@@ -230,17 +230,21 @@ fn stands_in_a_fork() -> Bench {
 
 /// The same, and so many voters of that record went along.
 fn stands_in_a_fork_of(voters: usize) -> Bench {
+    stands_at(forked(0x22, 9, voters), &crate::bench::voters(3))
+}
+
+/// A node that has come this way to a record of 1,000 tokens with these members.
+pub fn stands_at(way: Ancestry, members: &[(u8, Role)]) -> Bench {
     let mut bench = Bench::seeker();
     bench.greet(STRANGER, BOOT);
-    let fork = head(digest(0x22), 9, 1_000);
-    let way = forked(0x22, 9, voters);
-    assert!(goes(&bench.claim(STRANGER, &fork, &way)));
-    let mut record = crate::fixture::genesis(&spec(), &crate::bench::voters(3));
-    (record.lineage, record.seq, record.tokens) = (fork.lineage, 9, 1_000);
+    let (lineage, seq) = (way.lineage().expect("a way"), way.seq().expect("a way"));
+    assert!(goes(&bench.claim(STRANGER, &head(lineage, seq, 1_000), &way)));
+    let mut record = crate::fixture::genesis(&spec(), members);
+    (record.lineage, record.seq, record.tokens) = (lineage, seq, 1_000);
     (record.kind, record.parent, record.base) =
         (starling_protocol::record::RecordKind::Skip, digest(0x31), digest(0x32));
     bench.feed(Input::CaughtUp { record: record.clone(), certificate: None, ancestry: way });
-    assert_eq!(bench.engine.view().lineage, fork.lineage);
+    assert_eq!(bench.engine.view().lineage, lineage);
     bench
 }
 

@@ -4,6 +4,7 @@ mod admission;
 mod bench;
 mod certificates;
 mod disputes;
+mod ended;
 mod evidence;
 mod fixture;
 mod garbage;
