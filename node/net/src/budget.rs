@@ -2,6 +2,7 @@
 //! is read later. Of a stranger the newest is heard, since what it says supersedes what it said before (where it stands,
 //! that it would like to join), and one that says more than even a member may is sent away.
 
+use starling_protocol::limits::STATE_CHUNK_BYTES;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -29,9 +30,11 @@ const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
 pub const STREAM_WORK: Duration = Duration::from_micros(170);
 pub const REQUEST_WORK: Duration = Duration::from_micros(120);
 const MIB_WORK: Duration = Duration::from_micros(3000);
+/// Looking up a chunk of the state, which is read and checked: the time is measured, and this is the most that it ought to be.
+const LOOKUP_WORK: Duration = Duration::from_micros(1000);
 const MIB: f64 = 1024.0 * 1024.0;
 /// Seconds of processor time that fetches of strangers at one address may cost at once, and a second in the long run: with what else an
-/// address costs, less than 2 % of a core. A newcomer may cost what it takes to send it the state, besides.
+/// address costs, less than 2 % of a core. A newcomer may cost what it takes to serve it the state, besides.
 const FETCHES: (f64, f64) = (0.08, 0.006);
 /// What an address may owe of that, in seconds.
 const DEBT_MAX: f64 = 0.5;
@@ -39,6 +42,12 @@ const DEBT_MAX: f64 = 0.5;
 /// What it costs to send so many bytes.
 pub fn sending(bytes: u64) -> Duration {
     MIB_WORK.mul_f64(bytes as f64 / MIB)
+}
+
+/// What it costs to serve a state of so many bytes, chunk by chunk.
+pub fn serving(bytes: u64) -> Duration {
+    let chunks = u32::try_from(bytes.div_ceil(STATE_CHUNK_BYTES as u64)).unwrap_or(u32::MAX);
+    sending(bytes).saturating_add((REQUEST_WORK + LOOKUP_WORK).saturating_mul(chunks))
 }
 
 /// Announcements of strangers that one peer may pass on. A flock whose nodes all start at once has one of each.

@@ -6,10 +6,10 @@ use super::chain::{Link, NoChain};
 use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use super::sources::Begun;
+use super::swarm;
 use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use starling_protocol::NodeId;
 use starling_protocol::state::{self, Manifest};
-use starling_protocol::{Digest, NodeId};
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -143,7 +143,7 @@ impl Task {
         Ok(way)
     }
 
-    /// Fetches a snapshot's chunks from all sources at once and makes it this node's head.
+    /// Fetches a snapshot's chunks from all sources and fellows at once and makes it this node's head.
     async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
         let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
         let manifest = Arc::new(manifest);
@@ -151,18 +151,16 @@ impl Task {
             let (store, manifest) = (self.store.clone(), manifest.clone());
             blocking(move || store.begin_adopt(&manifest)).await?
         };
-        let places: BTreeMap<Digest, usize> = manifest.chunks.iter().enumerate().map(|(n, d)| (*d, n)).collect();
-        let items = missing.iter().filter_map(|digest| {
-            let index = *places.get(digest)?;
-            let length = manifest.chunk_len(index)? as u64;
-            Some(Item { index, parts: vec![(FetchRequest::StateChunk(*digest), Expect::Exactly(length))] })
-        });
-        let items: Vec<Item> = items.collect();
+        let items = swarm::items(&manifest, &missing, &self.net.me());
         let checked = manifest.clone();
         let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
         let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
-        let downloader = self.net.downloader(check);
-        let download = async { downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because) };
+        let downloader = self.net.downloader(check).beside(swarm::of(&manifest, self.fellows.clone()));
+        let download = async {
+            let report = downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because)?;
+            swarm::count(&report);
+            Ok(())
+        };
         let writing = async {
             while let Some((index, bytes)) = chunks.recv().await {
                 self.count(bytes.len(), progress);

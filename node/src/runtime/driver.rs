@@ -204,6 +204,7 @@ impl Driver {
             }
         }
         self.tell_standing();
+        self.tell_fellows();
         Ok(())
     }
 

@@ -64,6 +64,9 @@ impl Source {
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
             FetchRequest::Spec => self.spec.clone(),
+            FetchRequest::ChunksHeld(root) => {
+                self.store.chunks_held(root).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
+            }
             FetchRequest::SnapshotManifests => {
                 let snapshots: Vec<_> =
                     self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
@@ -98,8 +101,9 @@ impl FetchSource for Source {
     }
 
     fn newcomer_bytes(&self) -> u64 {
-        let newest = self.store.snapshots().pop();
-        newest.map_or(0, |(_, manifest)| (manifest.chunks.len() * STATE_CHUNK_BYTES) as u64)
+        let newest = self.store.snapshots().pop().map_or(0, |(_, manifest)| manifest.chunks.len());
+        // A joiner has no snapshot before it has the state, and serves other joiners meanwhile.
+        (newest.max(self.store.chunks_adopted()) * STATE_CHUNK_BYTES) as u64
     }
 }
 

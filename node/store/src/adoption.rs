@@ -4,6 +4,7 @@
 //! the state. A crash before leaves the old chain, and chunks that a later adoption of the same state finds.
 
 use crate::chain::{check_certificate, not_next};
+use crate::holding::{self, Adoption};
 use crate::store::{Store, lock, read};
 use crate::{Part, StoreError, tip};
 use starling_protocol::Digest;
@@ -25,8 +26,7 @@ impl Store {
         let _bulk = lock(&self.bulk);
         let missing = self.missing(manifest)?;
         self.require_room(missing.len())?;
-        let wanted: HashSet<_> = manifest.chunks.iter().copied().collect();
-        *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(wanted);
+        *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(Adoption::new(manifest, &missing));
         Ok(missing)
     }
 
@@ -40,7 +40,7 @@ impl Store {
             let (bytes, limit) = (bytes.len() as u64, STATE_CHUNK_BYTES as u64);
             return Err(StoreError::TooLarge { what: "a chunk of the state", bytes, limit });
         }
-        if !read(&self.adopting).as_ref().is_some_and(|wanted| wanted.contains(digest)) {
+        if !read(&self.adopting).as_ref().is_some_and(|adoption| adoption.wants(digest)) {
             return Err(StoreError::UnwantedChunk { chunk: *digest });
         }
         let got = self.chunks.digest_of(bytes);
@@ -49,7 +49,33 @@ impl Store {
         }
         self.require_room(1)?;
         self.note(self.chunks.put(digest, bytes))?;
+        if let Some(adoption) = &mut *self.adopting.write().unwrap_or_else(PoisonError::into_inner) {
+            adoption.put(digest);
+        }
         Ok(())
+    }
+
+    /// Which chunks of the state with this root are here: bit `place % 8` of byte `place / 8` for each place in its manifest. `None`
+    /// if the store neither adopts that state now nor has a snapshot of it. Reads no chunk.
+    ///
+    /// # Errors
+    /// When the records of the snapshots cannot be read.
+    pub fn chunks_held(&self, root: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        if let Some(adoption) = read(&self.adopting).as_ref().filter(|adoption| adoption.root() == root) {
+            return Ok(Some(adoption.held().to_vec()));
+        }
+        for (seq, manifest) in self.snapshots() {
+            // The root of a snapshot is that of its record.
+            if self.record(seq)?.is_some_and(|record| record.state_root == *root) {
+                return Ok(Some(holding::all(manifest.chunks.len())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many chunks the state being adopted has; 0 while none is.
+    pub fn chunks_adopted(&self) -> usize {
+        read(&self.adopting).as_ref().map_or(0, Adoption::chunks)
     }
 
     /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on top.

@@ -138,20 +138,6 @@ async fn strangers_that_hold_items_keep_no_member_from_them() {
     assert_eq!((got.len(), report.bytes.len()), (4, 1));
 }
 
-#[test]
-fn what_is_long_under_way_may_be_fetched_by_more() {
-    let item = Item { index: 0, parts: Vec::new() };
-    let sources: Vec<_> = (0..9).map(id).collect();
-    let is_stranger: IsStranger = Arc::new(|_| true);
-    let mut desk = Desk::new(vec![item], &sources, &is_stranger);
-    let take = |desk: &mut Desk| (0..9).filter(|n| matches!(desk.next(*n), Next::Fetch(..))).count();
-    assert_eq!(take(&mut desk), 2);
-    desk.entries[0].since -= LONG;
-    assert_eq!(take(&mut desk), 1);
-    desk.entries[0].since -= 3 * LONG;
-    assert_eq!(take(&mut desk), 2);
-}
-
 #[tokio::test]
 async fn failure_says_what_is_missing() {
     use Manner::*;

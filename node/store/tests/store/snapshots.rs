@@ -203,6 +203,34 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
 }
 
 #[test]
+fn what_is_held_of_a_state_is_known_while_it_is_adopted_and_once_there_is_a_snapshot() {
+    let (here, there) = (scratch(), scratch());
+    let (mut history, source) = History::founded(there.path(), ELEMENTS);
+    history.commit(&source);
+    history.snapshot(&source);
+    let (manifest, root) = (history.manifest(), history.record.state_root);
+    assert_eq!(source.chunks_held(&root).unwrap(), Some(vec![0b1111]));
+    assert_eq!((source.chunks_held(&Digest([1; 32])).unwrap(), source.chunks_adopted()), (None, 0));
+    let joiner = create(here.path());
+    assert_eq!(joiner.chunks_held(&root).unwrap(), None);
+    joiner.begin_adopt(&manifest).unwrap();
+    assert_eq!((joiner.chunks_held(&root).unwrap(), joiner.chunks_adopted()), (Some(vec![0]), 4));
+    joiner.put_chunk(&manifest.chunks[2], &history.chunk(2)).unwrap();
+    assert_eq!(joiner.chunks_held(&root).unwrap(), Some(vec![0b0100]));
+    let (_, length) = joiner.open_state_chunk(&manifest.chunks[2]).unwrap().expect("it is served before all are here");
+    assert_eq!(Some(length as usize), manifest.chunk_len(2));
+    // The node is killed and begins anew.
+    let killed = image(here.path());
+    let joiner = open(killed.path());
+    assert_eq!(joiner.chunks_held(&root).unwrap(), None);
+    assert_eq!(joiner.begin_adopt(&manifest).unwrap().len(), 3);
+    assert_eq!(joiner.chunks_held(&root).unwrap(), Some(vec![0b0100]));
+    let way = [History::genesis(ELEMENTS).link(), history.link()];
+    history.adopt(&joiner, &way);
+    assert_eq!((joiner.chunks_held(&root).unwrap(), joiner.chunks_adopted()), (Some(vec![0b1111]), 0));
+}
+
+#[test]
 fn adopting_replaces_a_dead_branch() {
     let dir = scratch();
     let (history, store) = History::founded(dir.path(), ELEMENTS);
