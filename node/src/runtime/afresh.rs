@@ -6,7 +6,7 @@ use super::chain::{Link, NoChain};
 use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use super::sources::Begun;
-use super::swarm;
+use super::{snapshots, swarm};
 use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::NodeId;
 use starling_protocol::state::{self, Manifest};
@@ -75,16 +75,14 @@ impl Task {
 
     /// The newest snapshot of any source that lies on the target's chain.
     async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
+        snapshots::prepare(&self.net, &self.errand.sources).await;
         let ask = |source, begun| self.offer_of(source, proof, begun);
         let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
         self.sources.first(ask).await.map_err(|why| Failed::because(none(why)))
     }
 
     async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>, begun: Begun) -> Result<Offer, String> {
-        let request = FetchRequest::SnapshotManifests;
-        let expected = Expect::of(&request);
-        let answer = self.net.fetch_telling(source, request, expected, || begun.tell()).await;
-        let answer = answer.map_err(|e| e.to_string())?;
+        let answer = snapshots::of(&self.net, source, begun).await.map_err(|e| e.to_string())?;
         let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
         snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
         let mut why = "it has none".to_string();

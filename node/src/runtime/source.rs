@@ -1,6 +1,8 @@
 //! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
 //! from disk.
 
+use super::ledger::Job;
+use super::near::Near;
 use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
 use starling_protocol::Digest;
@@ -12,6 +14,8 @@ use starling_protocol::wire;
 use starling_store::{EncodedLink, Store};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::mpsc;
 
 /// Bytes of an answer with records, which is in memory until it is taken: less than askers admit. It holds the largest record.
 const RECORDS_BYTES: usize = 1 << 20;
@@ -24,17 +28,23 @@ pub struct Source {
     data: OnceLock<Arc<Dataset>>,
     /// The data's manifest and its digest: encoding it for each that asks costs milliseconds, and memory for each that does not read it.
     manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
+    near: Near,
 }
 
 impl Source {
     pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
-        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new() }
+        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new(), near: Near::default() }
     }
 
     /// The text is here (or on its way): serve what there is of it.
     pub fn set_data(&self, data: Arc<Dataset>) {
         // A second call would mean a second dataset; the first stays.
         let _ = self.data.set(data);
+    }
+
+    /// The ledger runs: it writes snapshots for newcomers.
+    pub fn set_ledger(&self, jobs: &mpsc::Sender<Job>) {
+        self.near.set_ledger(jobs);
     }
 
     fn data(&self) -> Result<&Dataset, FetchRefusal> {
@@ -59,7 +69,11 @@ impl Source {
             Ok(Answer::File { file, len })
         };
         let bytes = match request {
-            FetchRequest::StateChunk(digest) => return file(self.store.open_state_chunk(digest)),
+            FetchRequest::StateChunk(digest) => {
+                let chunk = file(self.store.open_state_chunk(digest))?;
+                self.near.fetched(Instant::now());
+                return Ok(chunk);
+            }
             FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
@@ -68,6 +82,9 @@ impl Source {
                 self.store.chunks_held(root).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
             }
             FetchRequest::SnapshotManifests => {
+                if self.near.is_awaited(&self.store, Instant::now()).map_err(internal)? {
+                    return Err(FetchRefusal::Busy);
+                }
                 let snapshots: Vec<_> =
                     self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
                 encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?

@@ -48,7 +48,7 @@ impl Store {
             return Err(StoreError::BadChunk { expected: *digest, got });
         }
         self.require_room(1)?;
-        self.note(self.chunks.put(digest, bytes))?;
+        self.note(self.chunks.put_unsynced(digest, bytes))?;
         if let Some(adoption) = &mut *self.adopting.write().unwrap_or_else(PoisonError::into_inner) {
             adoption.put(digest);
         }
@@ -104,7 +104,7 @@ impl Store {
         if let Some(first) = missing.first() {
             return Err(StoreError::MissingChunks { count: missing.len(), first: *first });
         }
-        self.note(self.chunks.sync(&manifest.chunks))?;
+        self.note(self.chunks.sync_files(&manifest.chunks))?;
         if !self.proves(first)? && first.record.kind != RecordKind::Genesis {
             return Err(not_next(&first.record, "the way to the state begins with a record that is not here"));
         }

@@ -36,6 +36,30 @@ fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
     history.assert_loaded_from(&open(killed.path()));
 }
 
+/// A member that was away for some records still finds the updates, however many newcomers have come meanwhile.
+#[test]
+fn snapshots_between_those_that_are_due_take_the_place_of_no_other() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    let seqs = || store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>();
+    let mut go_on = |between: bool| {
+        history.commit(&store);
+        match between {
+            true => store.write_snapshot_between(&history.record, &SCHEMA, &history.state).unwrap(),
+            false => history.snapshot(&store),
+        }
+    };
+    go_on(false);
+    for last in 2..6 {
+        go_on(true);
+        assert_eq!(seqs(), [0, 1, last]);
+        assert!(store.update(1).unwrap().is_some());
+    }
+    go_on(false);
+    assert_eq!(seqs(), [5, 6]);
+    history.assert_loaded_from(&open(image(dir.path()).path()));
+}
+
 #[test]
 fn a_snapshot_is_of_a_record_here_and_of_its_state() {
     let dir = scratch();
