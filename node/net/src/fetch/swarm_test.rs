@@ -9,7 +9,7 @@ use crate::standing::Standing;
 use starling_bootstrap::source::Source;
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeMap;
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -164,7 +164,8 @@ async fn join(
         }
         got
     };
-    let (report, got) = tokio::join!(downloader.run(items.collect(), &[id(0)], done), keep);
+    let donors = [id(0)];
+    let (report, got) = tokio::join!(downloader.run(items.collect(), &donors, done), keep);
     let report = report?;
     assert!(got.len() == chunks && got.iter().all(|(index, bytes)| *bytes == content(*index)));
     Ok(report)
@@ -226,8 +227,7 @@ impl FetchSource for State {
         let FetchRequest::StateChunk(asked) = request else { return Err(FetchRefusal::NotFound) };
         let bytes = std::fs::read(self.file.path()).unwrap();
         assert_ne!(Digest::of("starling test state", &[&bytes]), *asked);
-        let mut file = std::fs::File::open(self.file.path()).unwrap();
-        file.rewind().unwrap();
+        let file = std::fs::File::open(self.file.path()).unwrap();
         Ok(Answer::File { file, len: MIB as u64 })
     }
 
@@ -261,9 +261,11 @@ async fn a_donor_serves_three_newcomers_to_an_open_run_at_line_rate() {
         let parts = |index| vec![(FetchRequest::StateChunk(name(index)), Expect::Exactly(MIB as u64))];
         let items = (0..CHUNKS).map(|index| Item { index, parts: parts(index) }).collect();
         let (done, mut arrived) = mpsc::channel(8);
-        let downloader = Downloader::new(open, Arc::new(|_, bytes| bytes.len() == MIB), Arc::new(|_| true));
+        let check: Check = Arc::new(|_, bytes| bytes.len() == MIB);
+        let downloader = Downloader::new(open, check, Arc::new(|_| true));
+        let donors = [id(9)];
         let take = async { while arrived.recv().await.is_some() {} };
-        tokio::join!(downloader.run(items, &[id(9)], done), take).0.unwrap();
+        tokio::join!(downloader.run(items, &donors, done), take).0.unwrap();
     };
     futures::future::join_all((0..3).map(newcomer)).await;
     let rate = (3 * CHUNKS * MIB) as f64 / began.elapsed().as_secs_f64();
