@@ -7,9 +7,9 @@ use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use super::sources::Begun;
 use super::{snapshots, swarm};
-use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
-use starling_protocol::NodeId;
+use crate::net::fetch::{Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::state::{self, Manifest};
+use starling_protocol::{Digest, NodeId};
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -145,11 +145,10 @@ impl Task {
     async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
         let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
         let manifest = Arc::new(manifest);
-        let missing = {
-            let (store, manifest) = (self.store.clone(), manifest.clone());
-            blocking(move || store.begin_adopt(&manifest)).await?
+        let items = {
+            let (store, manifest, me) = (self.store.clone(), manifest.clone(), self.net.me());
+            blocking(move || Ok(swarm::items(&manifest, &store.begin_adopt(&manifest)?, &me))).await?
         };
-        let items = swarm::items(&manifest, &missing, &self.net.me());
         let checked = manifest.clone();
         let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
         let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
@@ -157,7 +156,7 @@ impl Task {
         let download = async {
             let report = downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because)?;
             swarm::count(&report);
-            Ok(())
+            Ok::<_, Failed>(())
         };
         let writing = async {
             while let Some((index, bytes)) = chunks.recv().await {

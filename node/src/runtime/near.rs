@@ -70,7 +70,7 @@ impl Near {
                 took => (times.took, times.writing) = (took.unwrap_or_default(), None),
             }
         }
-        let pause = EVERY.max(times.took * APART);
+        let pause = EVERY.max(times.took.saturating_mul(APART));
         let is_early = since(times.asked).is_some_and(|since| since < pause);
         let is_fetched = since(times.fetched).is_some_and(|since| since < FETCHED);
         if is_early || is_fetched || behind(store)? <= BEHIND_MAX {

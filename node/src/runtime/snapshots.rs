@@ -18,13 +18,16 @@ const PREPARED_WITHIN: Duration = Duration::from_secs(1);
 /// Has the first sources write a snapshot of their head, if their newest is old. Asked one after another they would have different ones,
 /// and each chunk could be had from a single source.
 pub async fn prepare(net: &NetHandle, sources: &[NodeId]) {
-    let ask = async |source: &NodeId| {
-        let mut stream = net.open_fetch(*source).await?;
-        let request = FetchRequest::SnapshotManifests;
-        // How long the answer is. It is not read here.
-        fetch::begin(&mut stream, &request, Expect::of(&request), Patience::default()).await
+    let ask = |source: &NodeId| {
+        let source = *source;
+        async move {
+            let mut stream = net.open_fetch(source).await?;
+            let request = FetchRequest::SnapshotManifests;
+            // Only the answer's length is read.
+            fetch::begin(&mut stream, &request, Expect::of(&request), Patience::default()).await
+        }
     };
-    // Sources that do not answer now are asked again, or not at all.
+    // A source that does not answer now is asked again, or not at all.
     drop(timeout(PREPARED_WITHIN, join_all(sources.iter().take(PREPARED).map(ask))).await);
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
 use crate::standing::Standing;
 use starling_protocol::Digest;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
 
