@@ -2,6 +2,7 @@
 //! limit are read later. Of a stranger's messages the newest is heard, since it supersedes the older ones (its head,
 //! its wish to join). A stranger that sends more than even a member may is sent away.
 
+use starling_protocol::limits::STATE_CHUNK_BYTES;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -33,9 +34,11 @@ const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
 pub const STREAM_WORK: Duration = Duration::from_micros(170);
 pub const REQUEST_WORK: Duration = Duration::from_micros(120);
 const MIB_WORK: Duration = Duration::from_micros(3000);
+/// Looking up a chunk of the state, which is read and checked: the time is measured, and this is the most that it ought to be.
+const LOOKUP_WORK: Duration = Duration::from_micros(1000);
 const MIB: f64 = 1024.0 * 1024.0;
 /// Seconds of processor time that fetches of strangers at one address may cost: a burst, and a second in the long run.
-/// Together with the address's other costs this is less than 2 % of a core. Sending the state to a newcomer may cost so
+/// Together with the address's other costs this is less than 2 % of a core. Serving the state to a newcomer may cost so
 /// much more.
 const FETCHES: (f64, f64) = (0.08, 0.006);
 /// The largest debt of an address in this time, in seconds.
@@ -44,6 +47,12 @@ const DEBT_MAX: f64 = 0.5;
 /// The cost of sending so many bytes.
 pub fn sending(bytes: u64) -> Duration {
     MIB_WORK.mul_f64(bytes as f64 / MIB)
+}
+
+/// The cost of serving a state of so many bytes, chunk by chunk.
+pub fn serving(bytes: u64) -> Duration {
+    let chunks = u32::try_from(bytes.div_ceil(STATE_CHUNK_BYTES as u64)).unwrap_or(u32::MAX);
+    sending(bytes).saturating_add((REQUEST_WORK + LOOKUP_WORK).saturating_mul(chunks))
 }
 
 /// Announcements of strangers that one peer may pass on. When all nodes of a flock start at once, a peer passes on one

@@ -217,7 +217,7 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::{REQUEST_WORK, STREAM_WORK, sending};
+    use super::super::budget::{REQUEST_WORK, STREAM_WORK, sending, serving};
     use super::*;
 
     fn id(n: u16) -> NodeId {
@@ -316,6 +316,20 @@ mod tests {
         let state = chunks(2000, later);
         assert!((1000..1100).contains(&state), "{state} MiB");
         assert!(chunks(10, later) == 0, "once");
+    }
+
+    /// Requests and the time of looking chunks up were charged, and not granted: the last tenth of a large state came at 2 MiB/s.
+    #[test]
+    fn what_a_newcomer_is_granted_covers_all_that_a_state_costs() {
+        const CHUNKS: u64 = 2400;
+        let (standing, now) = (Standing::default(), Instant::now());
+        standing.came(id(1), Source::Address([45, 2, 0, 1].into()));
+        standing.set(Vec::new(), Vec::new());
+        standing.grant_newcomers(serving(CHUNKS << 20));
+        let charges = [REQUEST_WORK, Duration::from_millis(1), sending(1 << 20)];
+        let waits =
+            (0..CHUNKS).flat_map(|_| charges).filter(|work| standing.charge_fetch(&id(1), *work, now).is_some());
+        assert_eq!(waits.count(), 0);
     }
 
     #[test]

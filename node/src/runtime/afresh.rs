@@ -6,10 +6,10 @@ use super::chain::{Link, NoChain};
 use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use super::sources::Begun;
-use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use super::{snapshots, swarm};
+use crate::net::fetch::{Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId};
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,16 +75,14 @@ impl Task {
 
     /// The newest snapshot on the target's chain that a source offers.
     async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
+        snapshots::prepare(&self.net, &self.errand.sources).await;
         let ask = |source, begun| self.offer_of(source, proof, begun);
         let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
         self.sources.first(ask).await.map_err(|why| Failed::because(none(why)))
     }
 
     async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>, begun: Begun) -> Result<Offer, String> {
-        let request = FetchRequest::SnapshotManifests;
-        let expected = Expect::of(&request);
-        let answer = self.net.fetch_telling(source, request, expected, || begun.tell(), |_| ()).await;
-        let answer = answer.map_err(|e| e.to_string())?;
+        let answer = snapshots::of(&self.net, source, begun).await.map_err(|e| e.to_string())?;
         let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
         snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
         let mut why = "it has none".to_string();
@@ -143,26 +141,23 @@ impl Task {
         Ok(way)
     }
 
-    /// Fetches a snapshot's chunks from all sources at once, and makes the snapshot this node's head.
+    /// Fetches a snapshot's chunks from all sources and fellows at once, and makes the snapshot this node's head.
     async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
         let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
         let manifest = Arc::new(manifest);
-        let missing = {
-            let (store, manifest) = (self.store.clone(), manifest.clone());
-            blocking(move || store.begin_adopt(&manifest)).await?
+        let items = {
+            let (store, manifest, me) = (self.store.clone(), manifest.clone(), self.net.me());
+            blocking(move || Ok(swarm::items(&manifest, &store.begin_adopt(&manifest)?, &me))).await?
         };
-        let places: BTreeMap<Digest, usize> = manifest.chunks.iter().enumerate().map(|(n, d)| (*d, n)).collect();
-        let items = missing.iter().filter_map(|digest| {
-            let index = *places.get(digest)?;
-            let length = manifest.chunk_len(index)? as u64;
-            Some(Item { index, parts: vec![(FetchRequest::StateChunk(*digest), Expect::Exactly(length))] })
-        });
-        let items: Vec<Item> = items.collect();
         let checked = manifest.clone();
         let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
         let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
-        let downloader = self.net.downloader(check);
-        let download = async { downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because) };
+        let downloader = self.net.downloader(check).beside(swarm::of(&manifest, self.fellows.clone()));
+        let download = async {
+            let report = downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because)?;
+            swarm::count(&report);
+            Ok::<_, Failed>(())
+        };
         let writing = async {
             while let Some((index, bytes)) = chunks.recv().await {
                 self.count(bytes.len(), progress);

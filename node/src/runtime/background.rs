@@ -7,7 +7,7 @@ use super::ledger::{Job, Update};
 use super::matter::{Matter, Outcome};
 use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
 use super::sources::Sources;
-use super::{candidate, catch_up, shards};
+use super::{candidate, catch_up, fellows, shards};
 use crate::exit::Failure;
 use crate::net::fetch::Expect;
 use crate::reduce::{ReduceError, ReduceJob, Report};
@@ -146,6 +146,7 @@ impl Driver {
         let task = catch_up::Task {
             proof: self.fetches.claims.proof_of(&errand.target),
             sources: Sources::new(&errand.sources),
+            fellows: self.fetches.fellows.begin(),
             errand,
             net: self.net.clone(),
             ledger: self.ledger_jobs.clone(),
@@ -168,6 +169,13 @@ impl Driver {
             let _ = results.send(Outcome::CaughtUp(outcome)).await;
         });
         self.fetches.catch_up = Some(AbortOnDropHandle::new(handle));
+    }
+
+    /// Tells the catch-up under way which peers catch up, too.
+    pub(super) fn tell_fellows(&mut self) {
+        if self.fetches.fellows.is_due(Instant::now()) {
+            self.fetches.fellows.tell(fellows::catching_up(&self.engine.view()));
+        }
     }
 
     pub(super) async fn caught_up(

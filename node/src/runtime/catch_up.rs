@@ -28,7 +28,7 @@ use starling_store::Store;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Updates that are fetched before the one that is replayed, and the memory that they may take.
 const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
@@ -106,6 +106,8 @@ pub struct Task {
     pub errand: Errand,
     /// The errand's sources, in the order in which they are asked.
     pub sources: Sources,
+    /// Peers that catch up at the same time.
+    pub fellows: watch::Receiver<Vec<NodeId>>,
     /// The path to the target, if it is at hand.
     pub proof: Option<Arc<Proof>>,
     pub net: NetHandle,

@@ -207,6 +207,7 @@ impl Driver {
             }
         }
         self.tell_standing();
+        self.tell_fellows();
         Ok(())
     }
 

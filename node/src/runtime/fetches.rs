@@ -1,6 +1,7 @@
 //! Fetches under way: candidates, the flock's state, text, and proofs of peers' claims.
 
 use super::claims::Claims;
+use super::fellows::Fellows;
 use starling_protocol::Digest;
 use starling_protocol::engine::io::AttemptKey;
 use tokio::task::JoinHandle;
@@ -18,6 +19,7 @@ pub struct Fetches {
     candidates: Vec<Fetching>,
     pub claims: Claims,
     pub catch_up: Option<AbortOnDropHandle<()>>,
+    pub fellows: Fellows,
     pub shards: bool,
 }
 

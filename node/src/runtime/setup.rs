@@ -226,6 +226,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let ways = (fragments, spec.sync.mode);
     let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
+    serving.set_ledger(&ledger.jobs);
     let validate_every = node.validate_every(spec.sync.mode);
     let gossip = pair_setting(&spec, &net);
     let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());

@@ -1,5 +1,7 @@
 //! Answers peers' fetches from disk: records with their certificates, candidates, updates, state and text.
 
+use super::ledger::Job;
+use super::near::Near;
 use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
 use starling_protocol::Digest;
@@ -11,6 +13,8 @@ use starling_protocol::wire;
 use starling_store::{EncodedLink, Store};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::mpsc;
 
 /// Bytes of an answer with records, which is in memory until the peer has read it: less than requesters admit. The
 /// largest record fits.
@@ -25,17 +29,23 @@ pub struct Source {
     /// The data's manifest and its digest. Encoding it for each request would cost milliseconds, and memory for each
     /// requester that does not read it.
     manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
+    near: Near,
 }
 
 impl Source {
     pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
-        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new() }
+        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new(), near: Near::default() }
     }
 
     /// Serves the text, which is here or on its way, as far as it is here.
     pub fn set_data(&self, data: Arc<Dataset>) {
         // A second call would mean a second dataset, so the first stays.
         let _ = self.data.set(data);
+    }
+
+    /// The ledger runs: it writes snapshots for newcomers.
+    pub fn set_ledger(&self, jobs: &mpsc::Sender<Job>) {
+        self.near.set_ledger(jobs);
     }
 
     fn data(&self) -> Result<&Dataset, FetchRefusal> {
@@ -60,12 +70,20 @@ impl Source {
             Ok(Answer::File { file, len })
         };
         let bytes = match request {
-            FetchRequest::StateChunk(digest) => return file(self.store.open_state_chunk(digest)),
+            FetchRequest::StateChunk(digest) => {
+                return file(self.store.open_state_chunk(digest)).inspect(|_| self.near.fetched(Instant::now()));
+            }
             FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
             FetchRequest::Spec => self.spec.clone(),
+            FetchRequest::ChunksHeld(root) => {
+                self.store.chunks_held(root).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
+            }
             FetchRequest::SnapshotManifests => {
+                if self.near.is_awaited(&self.store, Instant::now()).map_err(internal)? {
+                    return Err(FetchRefusal::Busy);
+                }
                 let snapshots: Vec<_> =
                     self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
                 encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?
@@ -99,8 +117,9 @@ impl FetchSource for Source {
     }
 
     fn newcomer_bytes(&self) -> u64 {
-        let newest = self.store.snapshots().pop();
-        newest.map_or(0, |(_, manifest)| (manifest.chunks.len() * STATE_CHUNK_BYTES) as u64)
+        let newest = self.store.snapshots().pop().map_or(0, |(_, manifest)| manifest.chunks.len());
+        // A joiner has no snapshot before it has the state, and serves other joiners meanwhile.
+        (newest.max(self.store.chunks_adopted()) * STATE_CHUNK_BYTES) as u64
     }
 }
 

@@ -4,6 +4,7 @@
 //! state. A crash before that leaves the old chain, and chunks that a later adoption of the same state finds.
 
 use crate::chain::{check_certificate, not_next};
+use crate::holding::{self, Adoption};
 use crate::store::{Store, lock, read};
 use crate::{Part, StoreError, tip};
 use starling_protocol::Digest;
@@ -25,8 +26,7 @@ impl Store {
         let _bulk = lock(&self.bulk);
         let missing = self.missing(manifest)?;
         self.require_room(missing.len())?;
-        let wanted: HashSet<_> = manifest.chunks.iter().copied().collect();
-        *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(wanted);
+        *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(Adoption::new(manifest, &missing));
         Ok(missing)
     }
 
@@ -40,7 +40,7 @@ impl Store {
             let (bytes, limit) = (bytes.len() as u64, STATE_CHUNK_BYTES as u64);
             return Err(StoreError::TooLarge { what: "a chunk of the state", bytes, limit });
         }
-        if !read(&self.adopting).as_ref().is_some_and(|wanted| wanted.contains(digest)) {
+        if !read(&self.adopting).as_ref().is_some_and(|adoption| adoption.wants(digest)) {
             return Err(StoreError::UnwantedChunk { chunk: *digest });
         }
         let got = self.chunks.digest_of(bytes);
@@ -48,8 +48,34 @@ impl Store {
             return Err(StoreError::BadChunk { expected: *digest, got });
         }
         self.require_room(1)?;
-        self.note(self.chunks.put(digest, bytes))?;
+        self.note(self.chunks.put_unsynced(digest, bytes))?;
+        if let Some(adoption) = &mut *self.adopting.write().unwrap_or_else(PoisonError::into_inner) {
+            adoption.put(digest);
+        }
         Ok(())
+    }
+
+    /// The chunks of the state with this root that are here: bit `place % 8` of byte `place / 8` for each place in its manifest. `None`
+    /// if the store neither adopts that state now nor has a snapshot of it. Reads no chunk.
+    ///
+    /// # Errors
+    /// When the records of the snapshots cannot be read.
+    pub fn chunks_held(&self, root: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        if let Some(adoption) = read(&self.adopting).as_ref().filter(|adoption| adoption.root() == root) {
+            return Ok(Some(adoption.held().to_vec()));
+        }
+        for (seq, manifest) in self.snapshots() {
+            // The root of a snapshot is that of its record.
+            if self.record(seq)?.is_some_and(|record| record.state_root == *root) {
+                return Ok(Some(holding::all(manifest.chunks.len())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The number of chunks of the state being adopted; 0 while none is.
+    pub fn chunks_adopted(&self) -> usize {
+        read(&self.adopting).as_ref().map_or(0, Adoption::chunks)
     }
 
     /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on
@@ -78,7 +104,7 @@ impl Store {
         if let Some(first) = missing.first() {
             return Err(StoreError::MissingChunks { count: missing.len(), first: *first });
         }
-        self.note(self.chunks.sync(&manifest.chunks))?;
+        self.note(self.chunks.sync_files(&manifest.chunks))?;
         if !self.proves(first)? && first.record.kind != RecordKind::Genesis {
             return Err(not_next(&first.record, "the way to the state begins with a record that is not here"));
         }

@@ -18,6 +18,7 @@ mod chain;
 mod checkpoint;
 mod error;
 mod folder;
+mod holding;
 mod mirror;
 mod path;
 mod private;

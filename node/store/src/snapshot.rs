@@ -1,7 +1,7 @@
 //! Snapshots of the canonical state, and loading the state from them.
 //!
-//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written and synced first;
-//! then the manifest names them. Only then are older snapshots, their chunks and the updates before them removed. So
+//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written first and
+//! synced together; then the manifest names them. Only then are older snapshots, their chunks and the updates before them removed. So
 //! there is a snapshot and every update after it whenever the process dies.
 
 use crate::chain::not_next;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub const SNAPSHOT_EVERY: u64 = 16;
 /// Snapshots kept. If the newest is damaged, the one before it and more updates lead to the same state.
 const SNAPSHOTS_KEPT: usize = 2;
+/// The same with one that was written between two that are due, for those who fetch it: it takes no place of theirs.
+const SNAPSHOTS_KEPT_BETWEEN: usize = SNAPSHOTS_KEPT + 1;
 
 /// A state loaded from disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +44,31 @@ impl Store {
     /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
     /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
     pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
+        self.snapshot(record, schema, state, Change::keep_snapshot)
+    }
+
+    /// The same between two snapshots that are due: both stay, and all updates after the older one. Only another such snapshot gives
+    /// way to it.
+    ///
+    /// # Errors
+    /// As [`Store::write_snapshot`].
+    pub fn write_snapshot_between(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
+        self.snapshot(record, schema, state, Change::keep_snapshot_between)
+    }
+
+    fn snapshot(
+        &self,
+        record: &Record,
+        schema: &Digest,
+        state: &State,
+        keep: fn(&mut Change<'_>, u64, Arc<Manifest>),
+    ) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
         let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         self.check_on_chain(record)?;
-        change.keep_snapshot(record.seq, Arc::new(manifest));
+        keep(&mut change, record.seq, Arc::new(manifest));
         change.apply()?;
         self.prune(&change);
         Ok(())
@@ -182,9 +203,9 @@ impl Store {
         for (index, digest) in manifest.chunks.iter().enumerate() {
             bytes.clear();
             extend_le(&mut bytes, state.chunk_floats(index).unwrap_or_default());
-            self.note(self.chunks.put(digest, &bytes))?;
+            self.note(self.chunks.put_unsynced(digest, &bytes))?;
         }
-        self.note(self.chunks.sync(&manifest.chunks))?;
+        self.note(self.chunks.sync_files(&manifest.chunks))?;
         Ok(manifest)
     }
 
@@ -222,13 +243,27 @@ impl Store {
 impl Change<'_> {
     /// Adds a snapshot and drops those that are older than the ones to keep.
     pub fn keep_snapshot(&mut self, seq: u64, manifest: Arc<Manifest>) {
-        self.batch.put(Table::Snapshots, &seq_key(seq), manifest.encode());
-        self.tip.snapshots.insert(seq, manifest);
+        self.add_snapshot(seq, manifest);
         while self.tip.snapshots.len() > SNAPSHOTS_KEPT {
             if let Some((oldest, _)) = self.tip.snapshots.pop_first() {
                 self.batch.delete(Table::Snapshots, &seq_key(oldest));
             }
         }
+    }
+
+    /// Adds a snapshot beside those that are due. With [`SNAPSHOTS_KEPT_BETWEEN`] before it, the last of these was such a one.
+    pub fn keep_snapshot_between(&mut self, seq: u64, manifest: Arc<Manifest>) {
+        if self.tip.snapshots.len() >= SNAPSHOTS_KEPT_BETWEEN
+            && let Some((last, _)) = self.tip.snapshots.pop_last()
+        {
+            self.batch.delete(Table::Snapshots, &seq_key(last));
+        }
+        self.add_snapshot(seq, manifest);
+    }
+
+    fn add_snapshot(&mut self, seq: u64, manifest: Arc<Manifest>) {
+        self.batch.put(Table::Snapshots, &seq_key(seq), manifest.encode());
+        self.tip.snapshots.insert(seq, manifest);
     }
 }
 

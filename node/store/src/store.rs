@@ -3,6 +3,7 @@
 use crate::birth;
 use crate::blobs::Blobs;
 use crate::folder::Folder;
+use crate::holding::Adoption;
 use crate::mirror::Mirror;
 use crate::rocks::{Batch, Db, Table};
 use crate::sealed::{Kind, read_sealed, write_sealed};
@@ -63,8 +64,8 @@ pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) updates: Blobs,
     pub(crate) chunks: Blobs,
-    /// Digests of the state being adopted: only these may be put, and pruning keeps them.
-    pub(crate) adopting: RwLock<Option<HashSet<Digest>>>,
+    /// The state being adopted: only its chunks may be put, and pruning keeps them.
+    pub(crate) adopting: RwLock<Option<Adoption>>,
     /// The last update that was written ahead of its candidate.
     pub(crate) staged: Mutex<Option<Digest>>,
     /// Held while chunks are written or pruned. Taken before `order`.
@@ -252,7 +253,7 @@ impl Store {
     pub(crate) fn prune(&self, change: &Change<'_>) {
         self.prune_updates(change);
         let mut keep: HashSet<Digest> = change.tip.snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
-        keep.extend(read(&self.adopting).iter().flatten());
+        keep.extend(read(&self.adopting).iter().flat_map(Adoption::digests));
         if let Err(error) = self.chunks.retain(&keep) {
             tracing::warn!(%error, "could not remove old chunks of the state");
         }

@@ -1,8 +1,8 @@
 //! Asks one peer for something over `/starling/fetch/4`, and believes nothing about the answer but its hash.
 
 use super::wire::{
-    ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
-    SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
+    ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,
+    RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{
@@ -84,6 +84,7 @@ impl Expect {
             FetchRequest::DataManifest(_) => DATA_MANIFEST_BYTES_MAX,
             FetchRequest::ShardPiece { .. } => SHARD_PIECE_BYTES,
             FetchRequest::Path { .. } => PATH_BYTES_MAX as u64,
+            FetchRequest::ChunksHeld(_) => HELD_BYTES_MAX as u64,
         })
     }
 

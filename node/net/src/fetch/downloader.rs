@@ -5,30 +5,26 @@
 //! have an item or breaks at it, another source is asked. Near the end a stream with nothing to do fetches a second
 //! copy of an item that a slower stream still fetches, and further copies of items that have been under way for long.
 //! Copies that strangers fetch keep no known source from fetching its own.
+//!
+//! Peers that download the same items at the same time, the fellows of a [`Swarm`], are asked for the items that they have by now.
 
 use super::client::{Expect, FetchError, Patience, request};
+use super::desk::{Desk, DownloadError, DownloadReport, IsStranger, Item, Next, SOURCES_MAX};
 use super::wire::{FetchRefusal, FetchRequest};
 use crate::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::NodeId;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Requests outstanding at one source. Of the streams that a stranger may have, one is left for questions in between. A
 /// stream that finds no place there waits for 200 ms.
 pub const STREAMS_PER_SOURCE: usize = 3;
-/// Sources used at once; further ones are ignored.
-pub const SOURCES_MAX: usize = 64;
-/// Streams that may break at one source before it is given up.
-const BREAKS_MAX: usize = 3;
-/// Streams that fetch the same item at once. One more may fetch it after [`LONG`], and another each time that its age
-/// doubles.
-const COPIES_MAX: u8 = 2;
-const LONG: Duration = Duration::from_secs(10);
+/// Requests outstanding at one fellow.
+const STREAMS_PER_FELLOW: usize = 2;
 /// The pause after which a stream with nothing to do looks whether an item has been under way for long.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The time for which a busy source is left alone, and how often that may happen.
@@ -40,35 +36,15 @@ pub type Check = Arc<dyn Fn(&Item, &[u8]) -> bool + Send + Sync>;
 /// Opens a fetch stream to a source.
 pub type OpenFetch = Arc<dyn Fn(NodeId) -> BoxFuture<'static, Result<BulkStream, FetchError>> + Send + Sync>;
 
-/// Says whether a source is a stranger.
-pub type IsStranger = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
-
-/// One thing to download: the concatenated answers to its requests, which together pass the check.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// The caller's number for it, such as its place in a manifest.
-    pub index: usize,
-    pub parts: Vec<(FetchRequest, Expect)>,
-}
-
-/// The error of a download.
-#[derive(Debug, thiserror::Error)]
-pub enum DownloadError {
-    #[error("none of {sources} sources has item {index}; the flock may have moved on to newer state")]
-    Missing { index: usize, sources: usize },
-    #[error("all {sources} sources failed with {left} items left; last: {last}")]
-    NoSources { sources: usize, left: usize, last: String },
-    #[error("the download was given up: its asker is gone")]
-    Abandoned,
-}
-
-/// The result of a download.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DownloadReport {
-    /// Bytes of good items by source.
-    pub bytes: BTreeMap<NodeId, u64>,
-    /// Sources that sent bytes that fail the check.
-    pub liars: Vec<NodeId>,
+/// Peers that download the same items at the same time.
+#[derive(Clone)]
+pub struct Swarm {
+    /// The peers that are there now. A few of them are taken in, and stay as long as they are of use.
+    pub fellows: watch::Receiver<Vec<NodeId>>,
+    /// The question which items a peer has.
+    pub question: FetchRequest,
+    /// The length of its answer, which has a bit for each [`Item::index`] ([`is_held`](super::is_held)).
+    pub answer: Expect,
 }
 
 /// Downloads items from a set of sources.
@@ -77,17 +53,23 @@ pub struct Downloader {
     open: OpenFetch,
     check: Check,
     is_stranger: IsStranger,
+    swarm: Option<Swarm>,
 }
 
 impl Downloader {
     pub fn new(open: OpenFetch, check: Check, is_stranger: IsStranger) -> Self {
-        Self { open, check, is_stranger }
+        Self { open, check, is_stranger, swarm: None }
     }
 
-    /// Sends every item's bytes to `done`, in no particular order and each once, as they arrive.
+    /// The same, with fellows beside the sources.
+    pub fn beside(self, swarm: Swarm) -> Self {
+        Self { swarm: Some(swarm), ..self }
+    }
+
+    /// Sends every item's bytes to `done`, each once, as they arrive; sources are asked in the order of `items`.
     ///
     /// # Errors
-    /// [`DownloadError`] when no source has an item, or no source is left.
+    /// [`DownloadError`] when no source has an item, or no source is left. Fellows do not count as sources here.
     pub async fn run(
         &self,
         items: Vec<Item>,
@@ -100,14 +82,17 @@ impl Downloader {
             changed: Notify::new(),
             open: Arc::clone(&self.open),
             check: Arc::clone(&self.check),
+            swarm: self.swarm.clone(),
             done,
         });
         let mut workers = JoinSet::new();
-        for (number, source) in sources.iter().enumerate() {
-            for _ in 0..STREAMS_PER_SOURCE {
-                workers.spawn(Worker { shared: Arc::clone(&shared), source: *source, number }.run());
+        let hire = |workers: &mut JoinSet<()>, streams, number, source| {
+            for _ in 0..streams {
+                workers.spawn(Worker { shared: Arc::clone(&shared), source, number }.run());
             }
-        }
+        };
+        sources.iter().enumerate().for_each(|(number, id)| hire(&mut workers, STREAMS_PER_SOURCE, number, *id));
+        let mut fellows = self.swarm.as_ref().map(|swarm| swarm.fellows.clone());
         // Dropping `workers`, on return or with this future, stops the streams that still fetch a copy.
         loop {
             // The future is made before the look, so that a change in between is not missed.
@@ -115,8 +100,26 @@ impl Downloader {
             if let Some(verdict) = shared.desk().verdict() {
                 return verdict;
             }
-            changed.await;
+            let there = fellows.as_mut().map(|fellows| fellows.borrow_and_update().clone()).unwrap_or_default();
+            let new = shared.desk().take_in(&there);
+            new.into_iter().for_each(|(number, id)| hire(&mut workers, STREAMS_PER_FELLOW, number, id));
+            tokio::select! {
+                () = changed => {}
+                () = told(&mut fellows) => {}
+            }
         }
+    }
+}
+
+/// Waits until other fellows are there.
+async fn told(fellows: &mut Option<watch::Receiver<Vec<NodeId>>>) {
+    let changed = match fellows {
+        Some(fellows) => fellows.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        // Nobody tells of any.
+        std::future::pending().await
     }
 }
 
@@ -126,175 +129,13 @@ struct Shared {
     changed: Notify,
     open: OpenFetch,
     check: Check,
+    swarm: Option<Swarm>,
     done: mpsc::Sender<(usize, Vec<u8>)>,
 }
 
 impl Shared {
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An item and the sources that have been asked for it.
-struct Entry {
-    item: Item,
-    state: State,
-    /// Bit `n`: source `n` does not have it or is fetching it.
-    asked: u64,
-    copies: u8,
-    /// Those of the copies that known sources fetch.
-    of_known: u8,
-    /// When a stream last began to fetch it while no other did.
-    since: Instant,
-}
-
-impl Entry {
-    /// Streams that may fetch it at once by now.
-    fn copies_max(&self, now: Instant) -> u8 {
-        let times = now.saturating_duration_since(self.since).as_secs() / LONG.as_secs();
-        COPIES_MAX.saturating_add(times.checked_ilog2().map_or(0, |doubled| doubled as u8 + 1))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Open,
-    Done,
-}
-
-/// The books of one download.
-struct Desk {
-    entries: Vec<Entry>,
-    left: usize,
-    /// All entries before this one are done.
-    first: usize,
-    /// An event has happened by which an item may have lost its last source.
-    doubt: bool,
-    sources: Vec<NodeId>,
-    /// Bit `n`: source `n` is in use.
-    alive: u64,
-    /// Bit `n`: source `n` is a stranger.
-    strangers: u64,
-    breaks: Vec<usize>,
-    report: DownloadReport,
-    last_error: String,
-    abandoned: bool,
-}
-
-enum Next {
-    Fetch(usize, Item),
-    Wait,
-    Stop,
-}
-
-impl Desk {
-    fn new(items: Vec<Item>, sources: &[NodeId], is_stranger: &IsStranger) -> Self {
-        let alive = if sources.len() >= 64 { u64::MAX } else { (1 << sources.len()) - 1 };
-        let strangers = sources.iter().enumerate().filter(|(_, source)| is_stranger(source));
-        let since = Instant::now();
-        let entry = |item| Entry { item, state: State::Open, asked: 0, copies: 0, of_known: 0, since };
-        Self {
-            left: items.len(),
-            entries: items.into_iter().map(entry).collect(),
-            first: 0,
-            doubt: false,
-            sources: sources.to_vec(),
-            alive,
-            strangers: strangers.fold(0, |bits, (number, _)| bits | 1 << number),
-            breaks: vec![0; sources.len()],
-            report: DownloadReport::default(),
-            last_error: "no source was given".into(),
-            abandoned: false,
-        }
-    }
-
-    /// The result of the download, if it has ended.
-    fn verdict(&mut self) -> Option<Result<DownloadReport, DownloadError>> {
-        if self.abandoned {
-            return Some(Err(DownloadError::Abandoned));
-        }
-        if self.left == 0 {
-            return Some(Ok(std::mem::take(&mut self.report)));
-        }
-        let sources = self.sources.len();
-        if self.alive == 0 {
-            let last = std::mem::take(&mut self.last_error);
-            return Some(Err(DownloadError::NoSources { sources, left: self.left, last }));
-        }
-        if !std::mem::take(&mut self.doubt) {
-            return None;
-        }
-        let alive = self.alive;
-        let nowhere = |e: &&Entry| e.state == State::Open && e.copies == 0 && e.asked & alive == alive;
-        let missing = self.entries[self.first..].iter().find(nowhere)?;
-        Some(Err(DownloadError::Missing { index: missing.item.index, sources }))
-    }
-
-    /// The next step of a stream to source `number`.
-    fn next(&mut self, number: usize) -> Next {
-        let bit = 1u64 << number;
-        if self.alive & bit == 0 || self.left == 0 || self.abandoned {
-            return Next::Stop;
-        }
-        while self.entries.get(self.first).is_some_and(|e| e.state == State::Done) {
-            self.first += 1;
-        }
-        // The open items lie close behind `first`, so the search is short until every item is under way.
-        let (first, open) = (self.first, &self.entries[self.first..]);
-        let find = |may: &dyn Fn(&Entry) -> bool| {
-            let may = |e: &Entry| e.state == State::Open && e.asked & bit == 0 && may(e);
-            open.iter().position(may).map(|at| first + at)
-        };
-        let (now, is_known) = (Instant::now(), self.strangers & bit == 0);
-        let at = find(&|e| e.copies == 0)
-            // An item that a stranger is sending may never come.
-            .or_else(|| find(&|e| is_known && e.of_known == 0))
-            .or_else(|| find(&|e| if is_known { e.of_known } else { e.copies } < e.copies_max(now)));
-        let Some(at) = at else { return Next::Wait };
-        let entry = &mut self.entries[at];
-        if entry.copies == 0 {
-            entry.since = now;
-        }
-        entry.asked |= bit;
-        entry.copies += 1;
-        entry.of_known += u8::from(is_known);
-        Next::Fetch(at, entry.item.clone())
-    }
-
-    /// Source `number` no longer fetches entry `at`.
-    fn leave(&mut self, at: usize, number: usize) -> &mut Entry {
-        let is_known = self.strangers & 1 << number == 0;
-        let entry = &mut self.entries[at];
-        entry.copies -= 1;
-        entry.of_known -= u8::from(is_known);
-        entry
-    }
-
-    /// Source `number` no longer fetches entry `at`; with `again` it may be asked for it once more.
-    fn put_back(&mut self, at: usize, number: usize, again: bool) {
-        let entry = self.leave(at, number);
-        if again {
-            entry.asked &= !(1 << number);
-        }
-        self.doubt |= !again;
-    }
-
-    /// Whether these bytes are the first good ones of their item.
-    fn finish(&mut self, at: usize, number: usize, bytes: usize) -> bool {
-        let entry = self.leave(at, number);
-        if entry.state == State::Done {
-            return false;
-        }
-        entry.state = State::Done;
-        self.left -= 1;
-        *self.report.bytes.entry(self.sources[number]).or_default() += bytes as u64;
-        true
-    }
-
-    fn give_up(&mut self, number: usize, why: String) {
-        self.alive &= !(1 << number);
-        self.doubt = true;
-        self.last_error = why;
     }
 }
 
@@ -320,12 +161,22 @@ impl Worker {
                     drop(timeout(LOOK_AGAIN, changed).await);
                     continue;
                 }
+                Next::Pause(pause) => {
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+                Next::Ask => {
+                    self.ask(&mut stream).await;
+                    continue;
+                }
                 Next::Fetch(at, item) => (at, item),
             };
             match self.fetch(&mut stream, &item).await {
                 Ok(bytes) if (self.shared.check)(&item, &bytes) => self.deliver(at, &item, bytes).await,
-                Ok(_) => self.report_refusal(at, "fetch_hash", "it sent bytes that do not fit their hash".into()),
-                Err(error) if error.is_violation() => self.report_refusal(at, "fetch_violation", error.to_string()),
+                Ok(_) => self.report_refusal(Some(at), "fetch_hash", "it sent bytes that do not fit their hash".into()),
+                Err(error) if error.is_violation() => {
+                    self.report_refusal(Some(at), "fetch_violation", error.to_string());
+                }
                 Err(FetchError::Refused(FetchRefusal::Busy)) if busy < BUSY_MAX => {
                     busy += 1;
                     self.shared.desk().put_back(at, self.number, true);
@@ -342,17 +193,41 @@ impl Worker {
         self.shared.changed.notify_waiters();
     }
 
-    /// Fetches all parts of an item over the worker's stream, which is opened when there is none.
+    /// Asks a fellow which items it has. One that takes no part, or cannot be asked, is left alone for a while.
+    async fn ask(&self, stream: &mut Option<BulkStream>) {
+        let Some(swarm) = &self.shared.swarm else { return };
+        let parts = [(swarm.question.clone(), swarm.answer)];
+        match self.answers(stream, &parts).await {
+            Ok(held) => self.shared.desk().heard(self.number, held),
+            Err(error) if error.is_violation() => self.report_refusal(None, "fetch_violation", error.to_string()),
+            Err(error) => {
+                if !error.stream_survives() {
+                    *stream = None;
+                }
+                self.shared.desk().rest(self.number);
+            }
+        }
+    }
+
     async fn fetch(&self, stream: &mut Option<BulkStream>, item: &Item) -> Result<Vec<u8>, FetchError> {
+        self.answers(stream, &item.parts).await
+    }
+
+    /// The answers to all of these over the worker's stream, which is opened when there is none.
+    async fn answers(
+        &self,
+        stream: &mut Option<BulkStream>,
+        parts: &[(FetchRequest, Expect)],
+    ) -> Result<Vec<u8>, FetchError> {
         let io = match stream {
             Some(io) => io,
             None => stream.insert((self.shared.open)(self.source).await?),
         };
         let patience = Patience::with_many();
-        let most = item.parts.iter().fold(0u64, |bytes, (_, expected)| bytes.saturating_add(expected.most()));
+        let most = parts.iter().fold(0u64, |bytes, (_, expected)| bytes.saturating_add(expected.most()));
         let all = async {
             let mut bytes = Vec::new();
-            for (part, expected) in &item.parts {
+            for (part, expected) in parts {
                 let answer = request(io, part, *expected, patience).await?;
                 if bytes.is_empty() {
                     bytes = answer;
@@ -370,29 +245,26 @@ impl Worker {
     async fn deliver(&self, at: usize, item: &Item, bytes: Vec<u8>) {
         let first = self.shared.desk().finish(at, self.number, bytes.len());
         if first && self.shared.done.send((item.index, bytes)).await.is_err() {
-            self.shared.desk().abandoned = true;
+            self.shared.desk().abandon();
         }
     }
 
     /// The source sent bytes that fail the check: it is asked for nothing more.
-    fn report_refusal(&self, at: usize, reason: &'static str, why: String) {
+    fn report_refusal(&self, at: Option<usize>, reason: &'static str, why: String) {
         tracing::warn!(peer = %self.source.short(), why, "a source of downloads is dropped");
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
         let mut desk = self.shared.desk();
-        desk.put_back(at, self.number, false);
-        desk.give_up(self.number, why);
-        if !desk.report.liars.contains(&self.source) {
-            desk.report.liars.push(self.source);
+        if let Some(at) = at {
+            desk.put_back(at, self.number, false);
         }
+        desk.lied(self.number, why);
     }
 
     fn broke(&self, at: usize, error: &FetchError) {
         let mut desk = self.shared.desk();
         desk.put_back(at, self.number, true);
-        desk.breaks[self.number] += 1;
-        if desk.breaks[self.number] >= BREAKS_MAX {
+        if desk.broke(self.number, error) {
             tracing::debug!(peer = %self.source.short(), %error, "a source of downloads failed repeatedly");
-            desk.give_up(self.number, error.to_string());
         }
     }
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
 use crate::standing::Standing;
 use starling_protocol::Digest;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
 
@@ -136,20 +137,6 @@ async fn strangers_that_hold_items_keep_no_member_from_them() {
     let loading = download(&[Hold, Hold, Hold, Honest], 4);
     let (report, got) = tokio::time::timeout(Duration::from_secs(9), loading).await.expect("at once").unwrap();
     assert_eq!((got.len(), report.bytes.len()), (4, 1));
-}
-
-#[test]
-fn what_is_long_under_way_may_be_fetched_by_more() {
-    let item = Item { index: 0, parts: Vec::new() };
-    let sources: Vec<_> = (0..9).map(id).collect();
-    let is_stranger: IsStranger = Arc::new(|_| true);
-    let mut desk = Desk::new(vec![item], &sources, &is_stranger);
-    let take = |desk: &mut Desk| (0..9).filter(|n| matches!(desk.next(*n), Next::Fetch(..))).count();
-    assert_eq!(take(&mut desk), 2);
-    desk.entries[0].since -= LONG;
-    assert_eq!(take(&mut desk), 1);
-    desk.entries[0].since -= 3 * LONG;
-    assert_eq!(take(&mut desk), 2);
 }
 
 #[tokio::test]

@@ -2,20 +2,23 @@
 
 mod answer;
 mod client;
+mod desk;
 mod downloader;
 #[cfg(test)]
 mod fetch_test;
 mod server;
+#[cfg(test)]
+mod swarm_test;
 mod turns;
 mod wire;
 
 pub use answer::Answer;
 pub use client::{Expect, FetchError, Patience, begin, payload, request};
-pub use downloader::{
-    Check, DownloadError, DownloadReport, Downloader, IsStranger, Item, OpenFetch, SOURCES_MAX, STREAMS_PER_SOURCE,
-};
+pub use desk::{DownloadError, DownloadReport, IsStranger, Item, SOURCES_MAX};
+pub use downloader::{Check, Downloader, OpenFetch, STREAMS_PER_SOURCE, Swarm};
 pub use server::{FetchServer, FetchSource, NothingToFetch, ServeEnd, ServerPatience};
 pub use wire::{
-    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, Link, RECORDS_MAX, SHARD_PIECE_BYTES,
-    SNAPSHOT_BYTES_MAX, SNAPSHOTS_MAX, decode_records, decode_snapshots, encode_records, encode_snapshots,
+    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX, Link, RECORDS_MAX,
+    SHARD_PIECE_BYTES, SNAPSHOT_BYTES_MAX, SNAPSHOTS_MAX, decode_records, decode_snapshots, encode_records,
+    encode_snapshots, is_held,
 };

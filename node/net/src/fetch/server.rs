@@ -13,7 +13,7 @@ use super::answer::Answer;
 use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
 use crate::books::{Books, Shares};
-use crate::budget::{REQUEST_WORK, STREAM_WORK, sending};
+use crate::budget::{REQUEST_WORK, STREAM_WORK, sending, serving};
 use crate::standing::{Rank, Standing};
 use rustix::time::{ClockId, clock_gettime};
 use starling_protocol::NodeId;
@@ -148,7 +148,7 @@ impl FetchServer {
     /// Serves one stream until it ends, and returns the reason.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, peer: NodeId, io: &mut S) -> ServeEnd {
         if self.books.rank(&peer) == Rank::Stranger {
-            self.standing.grant_newcomers(sending(self.source.newcomer_bytes()));
+            self.standing.grant_newcomers(serving(self.source.newcomer_bytes()));
         }
         // A stream without a place is charged as well: most of its cost is spent by now. Its first request waits until
         // it is paid.

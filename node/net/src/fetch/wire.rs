@@ -10,7 +10,8 @@
 //! Three kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
 
 use starling_protocol::Digest;
-use starling_protocol::limits::{CONTROL_BYTES_MAX, LOCATOR_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
+use starling_protocol::limits::{CONTROL_BYTES_MAX, LOCATOR_MAX, PARAMETERS_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
+use starling_protocol::state::{VECTORS, chunk_count};
 use std::sync::Arc;
 
 const REQUEST_MAGIC: u16 = 0x4653;
@@ -38,6 +39,8 @@ pub const SNAPSHOTS_MAX: u8 = 4;
 pub const SNAPSHOT_BYTES_MAX: usize = starling_protocol::state::MANIFEST_BYTES_MAX;
 /// Bytes of one answer with snapshot manifests.
 pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_BYTES_MAX as u64);
+/// Bytes of one answer that says which chunks of a state a node has: a bit for each chunk of the largest state.
+pub const HELD_BYTES_MAX: usize = chunk_count(PARAMETERS_MAX, *VECTORS.end()).div_ceil(8);
 /// Bytes of an encoded data manifest.
 pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of one piece of a data shard.
@@ -68,6 +71,8 @@ pub enum FetchRequest {
     /// The path to record number `to`, from the first of the `known` ones (number and digest) that is on the chain, or
     /// from its genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
     Path { to: u64, known: Arc<[(u64, Digest)]> },
+    /// The chunks that the node has of the state with this root: a bit for each place in the manifest, see [`is_held`] (11).
+    ChunksHeld(Digest),
 }
 
 /// The reason why a request was not served.
@@ -135,6 +140,7 @@ impl FetchRequest {
             Self::Candidate(_) => 8,
             Self::UpdateByDigest(_) => 9,
             Self::Path { .. } => 10,
+            Self::ChunksHeld(_) => 11,
         }
     }
 
@@ -148,7 +154,8 @@ impl FetchRequest {
             Self::StateChunk(digest)
             | Self::DataManifest(digest)
             | Self::Candidate(digest)
-            | Self::UpdateByDigest(digest) => out.extend_from_slice(&digest.0),
+            | Self::UpdateByDigest(digest)
+            | Self::ChunksHeld(digest) => out.extend_from_slice(&digest.0),
             Self::Records { from_seq, max } => {
                 out.extend_from_slice(&from_seq.to_le_bytes());
                 out.extend_from_slice(&max.to_le_bytes());
@@ -181,7 +188,7 @@ impl FetchRequest {
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
             1 | 2 => 0,
-            3 | 6 | 8 | 9 => 32,
+            3 | 6 | 8 | 9 | 11 => 32,
             4 => 10,
             5 => 8,
             7 => 36,
@@ -217,6 +224,7 @@ impl FetchRequest {
             8 => Self::Candidate(Digest(reader.array()?)),
             9 => Self::UpdateByDigest(Digest(reader.array()?)),
             10 => Self::Path { to: reader.u64()?, known: reader.places()? },
+            11 => Self::ChunksHeld(Digest(reader.array()?)),
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;
@@ -308,6 +316,12 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireEr
     }
     reader.finish()?;
     Ok(snapshots)
+}
+
+/// Whether an answer to [`FetchRequest::ChunksHeld`] has the chunk at this place: bit `place % 8`, from the lowest, of byte
+/// `place / 8`. Bits beyond the last chunk mean nothing.
+pub fn is_held(held: &[u8], place: usize) -> bool {
+    held.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1)
 }
 
 /// An encoded record and the encoded certificate that decided it; the certificate is empty where there is none.

@@ -19,6 +19,7 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::UpdateByDigest(digest),
         FetchRequest::Path { to: 0x0506, known: Arc::from([]) },
         FetchRequest::Path { to: 7, known: Arc::from([(0x0102, digest), (0, Digest([0xcd; 32]))]) },
+        FetchRequest::ChunksHeld(digest),
     ]
 }
 
@@ -47,6 +48,7 @@ fn golden_bytes() {
         format!("53460209{ab}"),
         "5346020a060500000000000000".to_owned(),
         format!("5346020a0700000000000000020201000000000000{ab}0000000000000000{}", "cd".repeat(32)),
+        format!("5346020b{ab}"),
     ];
     assert_eq!(requests().len(), golden.len());
     for (request, golden) in requests().iter().zip(golden) {
@@ -60,6 +62,14 @@ fn golden_bytes() {
         hex(&encode_records(&[(vec![9], vec![7]), (vec![], vec![])]).unwrap()),
         "0200010000000901000000070000000000000000"
     );
+}
+
+#[test]
+fn a_bit_stands_for_each_place() {
+    let held = [0b1000_0001, 0b0000_0010];
+    let places: Vec<_> = (0..40).filter(|place| is_held(&held, *place)).collect();
+    assert_eq!(places, [0, 7, 9], "and none beyond the end");
+    assert!(!is_held(&held, usize::MAX));
 }
 
 #[test]

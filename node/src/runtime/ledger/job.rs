@@ -11,6 +11,7 @@ use starling_protocol::record::Record;
 use starling_protocol::{Digest, NodeId};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// An encoded update and its digest.
@@ -69,6 +70,10 @@ pub enum Job {
     /// Load the state of a snapshot that was adopted into the store (catch-up).
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
+    },
+    /// Write a snapshot of the head for newcomers. The answer is the time that it took.
+    Snapshot {
+        reply: oneshot::Sender<Duration>,
     },
     /// Keep evidence against a node; `None` drops it.
     Evidence {

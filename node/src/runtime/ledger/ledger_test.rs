@@ -2,12 +2,17 @@ use super::*;
 use crate::runtime::sample_test::{chain, commit, genesis, signers, spec};
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
-use starling_protocol::{sample, update, wire};
+use starling_protocol::{Signer, sample, update, wire};
 use starling_store::StoreOptions;
 use tokio::sync::oneshot;
 
 /// A ledger on a state that it has founded, which writes a snapshot after every record.
 fn founded(dir: &std::path::Path) -> (Ledger, Record) {
+    let (ledger, _, record) = founded_by(NodeId([1; 32]), 1, dir);
+    (ledger, record)
+}
+
+fn founded_by(node: NodeId, snapshot_every: u64, dir: &std::path::Path) -> (Ledger, Arc<Store>, Record) {
     let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
     let store = Arc::new(Store::open(dir, options).expect("a folder of its own").store);
     store.bind_run(&wire::encode_spec(&spec())).expect("a new store");
@@ -19,8 +24,8 @@ fn founded(dir: &std::path::Path) -> (Ledger, Record) {
     record.state_root = state::root(&state.manifest().expect("of a sound size"));
     store.found(&record, &schema, &state.state).expect("an empty store");
     state.stand_on(record.clone());
-    let naming = Naming { node: NodeId([1; 32]), spec: Vec::new(), tensors: Vec::new(), extras: Vec::new() };
-    (Ledger::start(store, spec(), naming, state, 1).expect("a thread"), record)
+    let naming = Naming { node, spec: Vec::new(), tensors: Vec::new(), extras: Vec::new() };
+    (Ledger::start(store.clone(), spec(), naming, state, snapshot_every).expect("a thread"), store, record)
 }
 
 /// Replays a record that changes no state, so that no node's result would differ.
@@ -75,6 +80,22 @@ fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read
     assert!(matches!(ledger.done.blocking_recv(), Some(LedgerReply::Mended { why }) if why.contains("record 0 names")));
     let state = ledger.state.read();
     assert_eq!(state::root(&state.manifest().expect("of a sound size")), next.state_root);
+}
+
+#[test]
+fn a_member_writes_a_snapshot_for_newcomers_and_nobody_else_does() {
+    for (node, expected) in [(signers()[0].id(), vec![0, 1]), (NodeId([1; 32]), vec![0])] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (ledger, store, record) = founded_by(node, 16, dir.path());
+        goes_on(&ledger, &record).expect("it follows");
+        // A second one of the same state changes nothing.
+        for _ in 0..2 {
+            let (reply, written) = oneshot::channel();
+            ledger.jobs.blocking_send(Job::Snapshot { reply }).expect("the thread runs");
+            written.blocking_recv().expect("it answers");
+        }
+        assert_eq!(store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]

@@ -16,15 +16,19 @@ use starling_protocol::message::Certificate;
 use starling_protocol::outer::Rule;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::state::Manifest;
+use starling_protocol::state::{Manifest, State};
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, state};
 use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::mpsc;
 use updates::Updates;
+
+/// One of the ways in which a store writes a snapshot.
+type WriteSnapshot = fn(&Store, &Record, &Digest, &State) -> Result<(), StoreError>;
 
 /// Jobs that may wait; the engine never has more than a few under way.
 const JOBS_MAX: usize = 64;
@@ -171,6 +175,13 @@ impl Worker {
             }
             Job::Reload { reply } => {
                 let _ = reply.send(self.reload());
+                None
+            }
+            Job::Snapshot { reply } => {
+                let began = Instant::now();
+                self.snapshot_for_newcomers()?;
+                // The node may be ending.
+                let _ = reply.send(began.elapsed());
                 None
             }
             Job::Evidence { against, evidence } => {
@@ -342,10 +353,31 @@ impl Worker {
         if !seq.is_multiple_of(self.snapshot_every.max(1)) {
             return Ok(());
         }
-        let written = match self.snapshot() {
+        self.keep_snapshot(Store::write_snapshot)
+    }
+
+    /// Writes the head's state if this node is a member that stands on it, and the newest snapshot is another one's.
+    fn snapshot_for_newcomers(&self) -> Result<(), Failure> {
+        let (seq, is_member) = {
+            let record = &self.state.read().record;
+            (record.seq, record.member(&self.naming.node).is_some())
+        };
+        if !is_member || self.store.snapshots().last().is_none_or(|(newest, _)| *newest >= seq) {
+            return Ok(());
+        }
+        metrics::counter!("starling_near_snapshots_total").increment(1);
+        self.keep_snapshot(Store::write_snapshot_between)
+    }
+
+    fn keep_snapshot(&self, write: WriteSnapshot) -> Result<(), Failure> {
+        let snapshot = || {
+            let state = self.state.read();
+            write(&self.store, &state.record, &state.schema, &state.state)
+        };
+        let written = match snapshot() {
             Err(wrong @ StoreError::StateMismatch { .. }) => {
                 self.mend(&wrong)?;
-                self.snapshot()
+                snapshot()
             }
             other => other,
         };
@@ -357,11 +389,6 @@ impl Worker {
             }
             other => other.map_err(store_failure),
         }
-    }
-
-    fn snapshot(&self) -> Result<(), StoreError> {
-        let state = self.state.read();
-        self.store.write_snapshot(&state.record, &state.schema, &state.state)
     }
 
     /// Reads the state from disk again: it was right when the votes named its root, and memory no longer holds it.

@@ -43,6 +43,8 @@ fn commit_until_killed(dir: &std::path::Path) {
         writeln!(out, "\ncommitted {}", history.record.seq).and_then(|()| out.flush()).unwrap();
         if history.record.seq.is_multiple_of(7) {
             history.snapshot(&store);
+        } else if history.record.seq.is_multiple_of(3) {
+            store.write_snapshot_between(&history.record, &SCHEMA, &history.state).unwrap();
         }
     }
 }

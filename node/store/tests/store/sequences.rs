@@ -30,6 +30,8 @@ enum Step {
     CommitAgain,
     CommitAhead,
     Snapshot,
+    /// One that is not due.
+    SnapshotBetween,
     Adopt {
         rounds: u32,
         salt: u32,
@@ -55,6 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::CommitAgain),
         1 => Just(Step::CommitAhead),
         2 => Just(Step::Snapshot),
+        2 => Just(Step::SnapshotBetween),
         1 => (1..4u32, 0..3u32).prop_map(|(rounds, salt)| Step::Adopt { rounds, salt }),
         1 => Just(Step::Reset),
         1 => Just(Step::Restart),
@@ -192,6 +195,14 @@ impl Run {
                 }
                 let surplus = self.model.snapshots.len().saturating_sub(2);
                 self.model.snapshots.drain(..surplus);
+            }
+            Step::SnapshotBetween => {
+                let Some(head) = &self.model.head else { return };
+                self.store().write_snapshot_between(&head.record, &SCHEMA, &head.state).unwrap();
+                let snapshots = &mut self.model.snapshots;
+                snapshots.truncate(2);
+                snapshots.retain(|seq| *seq != head.record.seq);
+                snapshots.push(head.record.seq);
             }
             Step::Adopt { rounds, salt } => self.adopt(*rounds, *salt),
             Step::Reset => {

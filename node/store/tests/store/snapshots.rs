@@ -36,6 +36,30 @@ fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
     history.assert_loaded_from(&open(killed.path()));
 }
 
+/// A member that was away for some records still finds the updates, however many newcomers have come meanwhile.
+#[test]
+fn snapshots_between_those_that_are_due_take_the_place_of_no_other() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    let seqs = || store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>();
+    let mut go_on = |between: bool| {
+        history.commit(&store);
+        match between {
+            true => store.write_snapshot_between(&history.record, &SCHEMA, &history.state).unwrap(),
+            false => history.snapshot(&store),
+        }
+    };
+    go_on(false);
+    for last in 2..6 {
+        go_on(true);
+        assert_eq!(seqs(), [0, 1, last]);
+        assert!(store.update(1).unwrap().is_some());
+    }
+    go_on(false);
+    assert_eq!(seqs(), [5, 6]);
+    history.assert_loaded_from(&open(image(dir.path()).path()));
+}
+
 #[test]
 fn a_snapshot_is_of_a_record_here_and_of_its_state() {
     let dir = scratch();
@@ -200,6 +224,34 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     history.assert_loaded_from(&joiner);
     let killed = image(here.path());
     history.assert_loaded_from(&open(killed.path()));
+}
+
+#[test]
+fn what_is_held_of_a_state_is_known_while_it_is_adopted_and_once_there_is_a_snapshot() {
+    let (here, there) = (scratch(), scratch());
+    let (mut history, source) = History::founded(there.path(), ELEMENTS);
+    history.commit(&source);
+    history.snapshot(&source);
+    let (manifest, root) = (history.manifest(), history.record.state_root);
+    assert_eq!(source.chunks_held(&root).unwrap(), Some(vec![0b1111]));
+    assert_eq!((source.chunks_held(&Digest([1; 32])).unwrap(), source.chunks_adopted()), (None, 0));
+    let joiner = create(here.path());
+    assert_eq!(joiner.chunks_held(&root).unwrap(), None);
+    joiner.begin_adopt(&manifest).unwrap();
+    assert_eq!((joiner.chunks_held(&root).unwrap(), joiner.chunks_adopted()), (Some(vec![0]), 4));
+    joiner.put_chunk(&manifest.chunks[2], &history.chunk(2)).unwrap();
+    assert_eq!(joiner.chunks_held(&root).unwrap(), Some(vec![0b0100]));
+    let (_, length) = joiner.open_state_chunk(&manifest.chunks[2]).unwrap().expect("it is served before all are here");
+    assert_eq!(Some(length as usize), manifest.chunk_len(2));
+    // The node is killed and begins anew.
+    let killed = image(here.path());
+    let joiner = open(killed.path());
+    assert_eq!(joiner.chunks_held(&root).unwrap(), None);
+    assert_eq!(joiner.begin_adopt(&manifest).unwrap().len(), 3);
+    assert_eq!(joiner.chunks_held(&root).unwrap(), Some(vec![0b0100]));
+    let way = [History::genesis(ELEMENTS).link(), history.link()];
+    history.adopt(&joiner, &way);
+    assert_eq!((joiner.chunks_held(&root).unwrap(), joiner.chunks_adopted()), (Some(vec![0b1111]), 0));
 }
 
 #[test]
