@@ -37,7 +37,7 @@ pub async fn of(net: &NetHandle, source: NodeId, begun: Begun) -> Result<Vec<u8>
     let request = FetchRequest::SnapshotManifests;
     loop {
         let begins = || begun.take().into_iter().for_each(Begun::tell);
-        let answer = net.fetch_telling(source, request.clone(), Expect::of(&request), begins).await;
+        let answer = net.fetch_telling(source, request.clone(), Expect::of(&request), begins, |_| ()).await;
         match answer {
             Err(FetchError::Refused(FetchRefusal::Busy)) if Instant::now() < until => sleep(ASK_EVERY).await,
             answer => return answer,
