@@ -44,7 +44,7 @@ impl Store {
     /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
     /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
     pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, Change::keep_snapshot)
+        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot(seq, manifest))
     }
 
     /// The same between two snapshots that are due: both stay, and all updates after the older one. Only another such snapshot gives
@@ -53,7 +53,7 @@ impl Store {
     /// # Errors
     /// As [`Store::write_snapshot`].
     pub fn write_snapshot_between(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, Change::keep_snapshot_between)
+        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot_between(seq, manifest))
     }
 
     fn snapshot(
@@ -61,7 +61,7 @@ impl Store {
         record: &Record,
         schema: &Digest,
         state: &State,
-        keep: fn(&mut Change<'_>, u64, Arc<Manifest>),
+        keep: impl FnOnce(&mut Change<'_>, u64, Arc<Manifest>),
     ) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
