@@ -41,6 +41,7 @@ pub struct RunFile {
     pub partition: PartitionTable,
     #[serde(default)]
     pub admission: AdmissionTable,
+    #[serde(default)]
     pub join: JoinTable,
     #[serde(default)]
     pub budget: BudgetTable,

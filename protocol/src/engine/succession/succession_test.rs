@@ -103,7 +103,7 @@ fn newcomers_learn_first_and_then_vote() {
 
 #[test]
 fn newcomers_come_in_the_order_of_the_ring_and_half_as_many_as_vote() {
-    assert_eq!([0, 1, 2, 3, 4, 31].map(admitted_max), [1, 1, 1, 1, 2, 15]);
+    assert_eq!([0, 1, 2, 3, 4, 6, 31].map(admitted_max), [2, 2, 2, 2, 2, 3, 15]);
     let parent = voters(4);
     let says = [[joins(10, 1), joins(11, 1)], [joins(12, 1), joins(13, 1)]];
     let contributions = [ready(&parent, 1, &says[0]), ready(&parent, 2, &says[1]), ready(&parent, 3, &[])];

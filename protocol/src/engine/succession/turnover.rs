@@ -3,7 +3,7 @@
 
 use super::contribution::SignedReady;
 use super::probation::Probation;
-use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX, STATEMENTS_MAX};
 use crate::message::{Ready, Statement, StatementKind};
 use crate::mutation::{Mutation, mutated};
 use crate::record::{GrantUse, Member, Record, Role, Span};
@@ -13,10 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// COMMITs in a row that a member may be left out of; with the last of them it is removed.
 const ABSENT_MAX: u8 = 2;
 
-/// New members that one record may admit, given the number of voters before it: newcomers' first contributions never
-/// outweigh those of the tried members (`docs/protocol/2-records.md` §2.5, rule 4).
+/// New members that any record may admit: as many as one voter can name. A founder does not take them in one by one, at
+/// a round each.
+const ADMITTED_LEAST: usize = STATEMENTS_MAX;
+
+/// New members that one record may admit, given the number of voters before it: in a flock of more than a few,
+/// newcomers' first contributions do not outweigh those of the tried members (`docs/protocol/2-records.md` §2.5, rule 4).
 pub fn admitted_max(voters: usize) -> usize {
-    (voters / 2).max(1)
+    (voters / 2).max(ADMITTED_LEAST)
 }
 
 /// A seat's upload bandwidth follows the measured one when the two differ by more than the seat's divided by this.
