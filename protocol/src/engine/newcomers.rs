@@ -210,7 +210,11 @@ impl Newcomers {
     }
 
     /// Whether a node that has fetched so many bytes in so many microseconds fetches updates faster than rounds make them.
+    /// None does in a flock of one: its rounds cost no time on the wire, and one line carries each update to everybody.
     fn keeps_up(&self, got: u64, took: u64, round: &Round, ctx: &Ctx) -> bool {
+        if round.task.members.len() == 1 {
+            return false;
+        }
         let lasted = ctx.now.since(round.began).saturating_sub(self.waited).max(self.usual);
         let [got, took, lasted, update] = [got, took, lasted, self.update].map(u128::from);
         took >= u128::from(MEASURED_AFTER) && 2 * got * lasted >= UPDATES_IN_TWO_ROUNDS * update * took
