@@ -60,7 +60,7 @@ fn a_snapshot_is_written_when_the_newest_is_far_behind() {
     assert!(near.is_awaited(&store, now).unwrap());
     let reply = asked(&mut jobs).expect("the ledger is asked");
     assert!(near.is_awaited(&store, now + SECOND).unwrap(), "it is being written");
-    drop(reply.send(SECOND));
+    assert!(reply.send(SECOND).is_ok());
     assert!(!near.is_awaited(&store, now + 2 * SECOND).unwrap(), "it is there");
     assert!(asked(&mut jobs).is_none(), "once");
     drop(ledger);
@@ -110,7 +110,7 @@ fn who_asks_a_source_for_snapshots_is_told_to_come_back() {
     assert!(ask().is_ok(), "it has no ledger yet");
     source.set_ledger(&ledger);
     assert!(matches!(ask(), Err(FetchRefusal::Busy)));
-    drop(asked(&mut jobs).expect("the ledger is asked").send(SECOND));
+    assert!(asked(&mut jobs).expect("the ledger is asked").send(SECOND).is_ok());
     let Ok(Answer::Bytes(answer)) = ask() else { panic!("it takes what there is") };
     assert_eq!(decode_snapshots(&answer).unwrap().len(), 1);
 }

@@ -7,7 +7,7 @@ fn id(number: usize) -> NodeId {
 fn desk(items: usize, donors: usize) -> Desk {
     let items = (0..items).map(|index| Item { index, parts: Vec::new() });
     let sources: Vec<_> = (0..donors).map(id).collect();
-    Desk::new(items.collect(), &sources, &(Arc::new(|_| true) as IsStranger))
+    Desk::new(items.collect(), &sources, &(Arc::new(|_: &NodeId| true) as IsStranger))
 }
 
 fn fetches(desk: &mut Desk, number: usize) -> Option<usize> {
