@@ -8,8 +8,8 @@ use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use crate::path::Link;
 use crate::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, JoinSpec, Minority, ModelSpec, OuterSpec,
-    PartitionSpec, RunSpec, SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, JoinSpec, Minority, ModelSpec,
+    OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::{Digest, NodeId, Signer, certificate, wire};
 

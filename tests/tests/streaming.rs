@@ -163,7 +163,7 @@ fn settings_that_mean_nothing_are_refused_by_name() {
     let every_step = "[sync]\nmode = \"every-step\"\nfragments = 2";
     let every_step = flock.refusal(&run_toml(every_step).replace("steps = 4\n", "")).expect("it is refused");
     assert!(
-        every_step.contains("sync.fragments = 2") && every_step.contains("nothing of a member's own"),
+        every_step.contains("sync.fragments = 2") && every_step.contains("no parameters of its own"),
         "{every_step}"
     );
 }

@@ -144,50 +144,6 @@ pub fn a_forks_member_takes_its_vote_state_along_also_when_it_was_killed() {
     }
 }
 
-/// A member has signed a fork, and the last Fork of the others does not arrive: it is given the record. It speaks there
-/// under the name that it has in the record, and takes its vote state along.
-#[test]
-fn a_signer_of_a_fork_that_is_given_the_record_keeps_its_incarnation() {
-    // The name under which the record has the node, and whether it is the node's own.
-    for (named, keeps) in [(INCARNATION, true), (INCARNATION + 1, false)] {
-        let mut spec = spec();
-        spec.partition.minority = starling_protocol::run::Minority::Fork;
-        let mut bench = Bench::flock_of(spec, &voters(5));
-        for peer in [3, 4, 5] {
-            bench.feed(Input::PeerDown { peer: id(peer) });
-        }
-        let (signed, (record, proof)) = (fork_of(&bench, &[ME, 2], INCARNATION).0, fork_of(&bench, &[ME, 2], named));
-        let signs = |bench: &Bench, outputs: &[Output]| {
-            let fork = |message| matches!(message, Message::Fork(fork) if fork.record == signed.digest());
-            sent(&bench.spec, outputs).into_iter().any(|(_, message)| fork(message))
-        };
-        let mut waited = 0;
-        loop {
-            let outputs = bench.wait(1_000_000);
-            if signs(&bench, &outputs) {
-                break;
-            }
-            let here = bench.chain_head(Phase::Training, waited);
-            bench.say(2, &Message::Head(here));
-            waited += 1;
-            assert!(waited < 300, "it does not fork: {:?}", bench.engine.view());
-        }
-        let Record { lineage, seq, tokens, .. } = record;
-        let there = Head { record: record.digest(), lineage, seq, tokens, ..bench.chain_head(Phase::Training, 0) };
-        let ancestry = Ancestry::of([&bench.record(), &record]);
-        let mut outputs = bench.claim(2, &there, &ancestry);
-        for _ in 0..10 {
-            outputs.extend(bench.wait(1_000_000));
-            outputs.extend(bench.say(2, &Message::Head(there.clone())));
-        }
-        let given = |output: &Output| matches!(output, Output::CatchUp { target, .. } if *target == record.digest());
-        assert!(outputs.iter().any(given), "{outputs:?}");
-        bench.feed(Input::CaughtUp { record, certificate: Some(proof), ancestry });
-        let vote_state = bench.vote_state.clone().expect("a vote state is on the disk");
-        assert_eq!((vote_state.incarnation == INCARNATION, vote_state.lineage), (keeps, lineage));
-    }
-}
-
 /// A flock of two, in which this node decides alone as long as the other is away.
 fn distinguished_of_two(mut spec: RunSpec) -> Bench {
     let distinguished = |spec: &RunSpec| {

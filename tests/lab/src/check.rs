@@ -410,7 +410,8 @@ fn formed(history: &History, most: f64) -> Check {
     let Some(took) = started.zip(all_in).map(|(started, all_in)| all_in - started) else {
         return verdict("formed", Some("the nodes never were all in one round".into()), String::new());
     };
-    let wrong = (took > most).then(|| format!("all nodes were in one commit after {took:.1} s, at most {most} may pass"));
+    let wrong =
+        (took > most).then(|| format!("all nodes were in one commit after {took:.1} s, at most {most} may pass"));
     verdict("formed", wrong, format!("all nodes were in one commit after {took:.1} s"))
 }
 
