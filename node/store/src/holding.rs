@@ -66,7 +66,7 @@ impl Adoption {
 /// What holds all of so many chunks.
 pub(crate) fn all(chunks: usize) -> Vec<u8> {
     let mut held = vec![0xff; chunks.div_ceil(8)];
-    if let Some(last) = held.last_mut().filter(|_| chunks % 8 > 0) {
+    if let Some(last) = held.last_mut().filter(|_| !chunks.is_multiple_of(8)) {
         *last = (1 << (chunks % 8)) - 1;
     }
     held

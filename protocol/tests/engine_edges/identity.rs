@@ -3,12 +3,11 @@
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
 use crate::certificates::fork_of;
-use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::engine::succession::{self, SignedReady};
 use starling_protocol::message::{Head, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind};
 use starling_protocol::quorum::Quorum;
-use starling_protocol::record::{Record, Role};
+use starling_protocol::record::Role;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, wire};
 
