@@ -238,7 +238,7 @@ async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
 }
 
 fn is_false_claim(event: &Value) -> bool {
-    event["reason"].as_str().is_some_and(|reason| reason.contains("of the head that it claims proves nothing"))
+    event["reason"].as_str().is_some_and(|reason| reason.contains("showed to its head proves nothing"))
 }
 
 fn took_nothing(node: &Process) {
