@@ -154,7 +154,7 @@ enum Kind {
     Rival(Rival, rivals::Flock),
 }
 
-/// What an engine knows of the links.
+/// The links as an engine sees them.
 #[derive(Clone, Copy, PartialEq)]
 enum Known {
     Nothing,

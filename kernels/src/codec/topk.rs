@@ -318,7 +318,7 @@ impl Head {
             let magnitude = widen(if upper == 1 { self.high } else { self.low });
             put(place, if tail & 1 == 1 { -magnitude } else { magnitude });
         }
-        // An encoder writes a single level twice, and all entries take the lower. Of two levels each has an entry.
+        // An encoder writes a single level twice, and all entries take the lower. Two levels have an entry each.
         if uppers == self.count || (uppers > 0) != (self.low != self.high) {
             return Err(CodecError::BadScale { block, bits: self.high });
         }

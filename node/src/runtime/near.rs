@@ -1,6 +1,6 @@
 //! Snapshots for newcomers: a member whose newest snapshot is far behind its head has its ledger write one when a peer asks.
 //!
-//! Who fetches a state fetches each update after it, too, and an update may have an eighth of the state's bytes.
+//! A newcomer fetches each update after its snapshot, too, and an update may have an eighth of the state's bytes.
 
 use super::ledger::Job;
 use starling_store::{Store, StoreError};
@@ -15,7 +15,7 @@ const BEHIND_MAX: u64 = 2;
 /// strangers that ask again and again cost the ledger and the disk a twentieth of their time.
 const EVERY: Duration = Duration::from_secs(30);
 const APART: u32 = 20;
-/// Who asks is told to wait for so long at most; then it takes what there is.
+/// The longest time for which an asker is told to wait; then it takes the snapshots that there are.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A state of which nothing has been fetched for so long is not being fetched.
 const FETCHED: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ fn behind(dir: &std::path::Path) -> Arc<Store> {
     store
 }
 
-/// What the ledger was asked for.
+/// The snapshot that the ledger was asked for.
 fn asked(jobs: &mut mpsc::Receiver<Job>) -> Option<oneshot::Sender<Duration>> {
     match jobs.try_recv() {
         Ok(Job::Snapshot { reply }) => Some(reply),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 const ORDER_DOMAIN: &str = "starling swarm order v1";
 
-/// What `me` is to fetch, in an order of its own: joiners that start together then hold different chunks early, and have something for
+/// The items that `me` is to fetch, in an order of its own: joiners that start together then hold different chunks early, and have something for
 /// each other.
 pub fn items(manifest: &Manifest, missing: &[Digest], me: &NodeId) -> Vec<Item> {
     let places: HashMap<&Digest, usize> = manifest.chunks.iter().enumerate().map(|(place, d)| (d, place)).collect();
@@ -55,7 +55,7 @@ mod tests {
         assert!(early < 30, "{early} of the first 50 are the same");
         let mut places = first;
         places.sort_unstable();
-        // What is there three times is fetched once.
+        // A chunk that is there three times is fetched once.
         assert_eq!(places, [8].into_iter().chain(10..200).chain([201]).collect::<Vec<_>>());
         let swarm = of(&manifest, watch::channel(Vec::new()).1);
         assert_eq!(swarm.answer, Expect::Exactly(26));

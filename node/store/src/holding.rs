@@ -63,7 +63,7 @@ impl Adoption {
     }
 }
 
-/// What holds all of so many chunks.
+/// The bits of a holder of all these chunks.
 pub(crate) fn all(chunks: usize) -> Vec<u8> {
     let mut held = vec![0xff; chunks.div_ceil(8)];
     if let Some(last) = held.last_mut().filter(|_| !chunks.is_multiple_of(8)) {

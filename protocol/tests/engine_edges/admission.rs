@@ -19,7 +19,8 @@ fn flock(mode: AdmissionMode) -> Bench {
     Bench::flock_of(run(mode), &voters(3))
 }
 
-fn join(bench: &Bench, ticket: &[u8]) -> Message {
+/// The Join of a node that stands where the engine stands.
+pub fn join(bench: &Bench, ticket: &[u8]) -> Message {
     let record = bench.record();
     Message::Join(Join {
         lineage: record.lineage,

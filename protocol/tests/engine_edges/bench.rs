@@ -375,7 +375,7 @@ impl Bench {
         self.reducing
     }
 
-    /// Whatever the engine is told to make next is another attempt.
+    /// Forgets the attempt that the engine was last told to make.
     pub fn forget_attempt(&mut self) {
         self.reducing = None;
     }

@@ -1,9 +1,10 @@
 //! Rounds wait for newcomers that fetch the state, and not for long.
 
-use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, sent, spec};
+use crate::admission::join;
+use crate::bench::{BOOT, Bench, ME, digest, id, sent, spec};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Notice, Output};
-use starling_protocol::message::{Head, Join, Message, Phase, StatementKind};
+use starling_protocol::message::{Head, Message, Phase, StatementKind};
 use starling_protocol::record::Role;
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, JoinSpec, RunSpec};
 
@@ -44,18 +45,6 @@ fn commit(bench: &mut Bench) {
     assert_eq!(bench.record().seq, before + 1);
 }
 
-fn join(bench: &Bench) -> Message {
-    let record = bench.record();
-    Message::Join(Join {
-        lineage: record.lineage,
-        seq: record.seq,
-        record: record.digest(),
-        state_root: record.state_root,
-        incarnation: INCARNATION,
-        ticket: Vec::new(),
-    })
-}
-
 #[test]
 fn a_round_waits_until_a_newcomer_is_here_and_takes_it_along() {
     let mut bench = founder(spec());
@@ -66,7 +55,7 @@ fn a_round_waits_until_a_newcomer_is_here_and_takes_it_along() {
     assert!(hold.patience < 41 * SECOND && hold.bytes > 0, "{} {}", hold.patience, hold.bytes);
     let mut outputs = bench.say(2, &Message::Head(bench.chain_head(Phase::Joining, 0)));
     assert_eq!(bench.attempt(), None, "it is about to ask");
-    outputs.extend(bench.say(2, &join(&bench)));
+    outputs.extend(bench.say(2, &join(&bench, &[])));
     assert!(bench.attempt().is_some(), "{outputs:?}");
     let waited = outputs.iter().find_map(|output| match output {
         Output::Notice(Notice::Waited { newcomers, micros }) => Some((newcomers.clone(), *micros / SECOND)),

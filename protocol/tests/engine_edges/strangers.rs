@@ -1,6 +1,7 @@
 //! Meetings with other nodes: greetings, strangers, the wrong run, and admission.
 
-use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, id, refusals, sent, spec};
+use crate::admission::join;
+use crate::bench::{BOOT, Bench, ME, commits, id, refusals, sent, spec};
 use crate::lineages::newcomer;
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::engine::{MemberState, PEERS_MAX};
@@ -139,24 +140,11 @@ fn there_is_room_for_so_many_peers() {
     assert_eq!(bench.engine.held().peers, PEERS_MAX);
 }
 
-/// The Join of a peer whose head is the founder's record.
-fn join(bench: &Bench) -> Message {
-    let record = bench.record();
-    Message::Join(Join {
-        lineage: record.lineage,
-        seq: record.seq,
-        record: record.digest(),
-        state_root: record.state_root,
-        incarnation: INCARNATION,
-        ticket: Vec::new(),
-    })
-}
-
 #[test]
 fn a_joiner_that_holds_the_state_is_named_in_the_next_record() {
     let mut bench = Bench::founder();
     bench.meet(2);
-    bench.say(2, &join(&bench));
+    bench.say(2, &join(&bench, &[]));
     let outputs = bench.trained();
     let reduce = outputs.iter().find_map(|output| match output {
         Output::Reduce { key, members, codec, .. } => Some((*key, members.len(), *codec)),

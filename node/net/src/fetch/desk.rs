@@ -39,12 +39,12 @@ pub type IsStranger = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
 /// One thing to download: the concatenated answers to its requests, which together pass the check.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// What the caller knows it by, such as its place in a manifest.
+    /// The caller's number for it, such as its place in a manifest.
     pub index: usize,
     pub parts: Vec<(FetchRequest, Expect)>,
 }
 
-/// Why a download failed.
+/// The error of a download.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     #[error("none of {sources} sources has item {index}; the flock may have moved on to newer state")]
@@ -55,7 +55,7 @@ pub enum DownloadError {
     Abandoned,
 }
 
-/// What a download took.
+/// The result of a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownloadReport {
     /// Bytes of good items by source.
@@ -129,7 +129,7 @@ impl Seat {
         self.rests_until.map(|until| until.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
     }
 
-    /// What to do with a fellow that has nothing that is needed.
+    /// The next step with a fellow that has nothing that is needed.
     fn question(&mut self, now: Instant) -> Next {
         let pause =
             self.asked_at.map_or(Duration::ZERO, |at| ASK_EVERY.saturating_sub(now.saturating_duration_since(at)));
@@ -158,7 +158,7 @@ pub(super) struct Desk {
     abandoned: bool,
 }
 
-/// What one stream to a source does next.
+/// The next step of one stream to a source.
 pub(super) enum Next {
     Fetch(usize, Item),
     /// Ask which items the source has.
@@ -237,7 +237,7 @@ impl Desk {
         Some(Err(DownloadError::Missing { index: missing.item.index, sources }))
     }
 
-    /// What a stream to source `number` does next.
+    /// Returns the next step of a stream to source `number`.
     pub fn next(&mut self, number: usize) -> Next {
         let bit: Bits = 1 << number;
         if self.alive & bit == 0 || self.left == 0 || self.abandoned {
@@ -267,7 +267,7 @@ impl Desk {
     fn choose(&self, number: usize, now: Instant) -> Option<usize> {
         let (bit, seat): (Bits, _) = (1 << number, &self.seats[number]);
         let (trust, is_fellow) = (seat.trust, seat.is_fellow());
-        // What is asked for lies close behind `first`, so the search is short until nothing fresh is left.
+        // The next items lie close behind `first`, so the search is short until nothing fresh is left.
         let (first, open) = (self.first, &self.entries[self.first..]);
         let find = |among: &[Entry], fits: &dyn Fn(&Entry) -> bool| {
             let may = |e: &Entry| {
@@ -298,7 +298,7 @@ impl Desk {
         self.seats[number].held = held;
     }
 
-    /// Leaves a fellow alone for a while. What it has is asked for anew then.
+    /// Leaves a fellow alone for a while. It is asked anew then which items it has.
     pub fn rest(&mut self, number: usize) {
         let seat = &mut self.seats[number];
         (seat.held, seat.asked_at) = (Vec::new(), None);
