@@ -71,14 +71,20 @@ lab: build
 byzantine: system
 	$(BYZANTINE)
 
+# The protocol is tested with its simulator and its injected bugs, which the programs must not have, so beside their builds.
+PROTOCOL := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO)
+PROTOCOL_TESTS := --release --locked -p starling-protocol --features sim,mutations
+
 # End-to-end tests start the binaries.
 test: system-test
 	$(CARGO) build $(BUILD) --bins
 	$(BYZANTINE)
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(CARGO) nextest run $(BUILD) --no-fail-fast; \
+		$(CARGO) nextest run $(BUILD) --exclude starling-protocol --no-fail-fast && \
+		$(PROTOCOL) nextest run $(PROTOCOL_TESTS) --no-fail-fast; \
 	else \
-		$(CARGO) test $(BUILD) --no-fail-fast; \
+		$(CARGO) test $(BUILD) --exclude starling-protocol --no-fail-fast && \
+		$(PROTOCOL) test $(PROTOCOL_TESTS) --no-fail-fast; \
 	fi
 	@$(MAKE) --no-print-directory lab
 	@$(MAKE) --no-print-directory sim SEEDS=1000 MUTATIONS=0

@@ -66,7 +66,7 @@ mod tests {
     static HEAP: Heap = Heap;
 
     #[test]
-    fn what_was_given_back_was_in_use() {
+    fn memory_given_back_counts_in_the_most_that_was_in_use() {
         let before = begin();
         let mut grown = Vec::with_capacity(1 << 20);
         grown.resize(8 << 20, 1u8);

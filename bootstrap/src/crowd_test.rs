@@ -180,7 +180,7 @@ fn many_addresses_leave_room_for_one_more_and_for_known_peers() {
 }
 
 #[test]
-fn who_becomes_a_member_makes_room_for_strangers() {
+fn a_stranger_that_becomes_a_member_makes_room_for_strangers() {
     let mut crowd = Crowd::new();
     let lab: Vec<PeerId> = (0..STRANGERS_PER_ADDRESS).map(|_| PeerId::random()).collect();
     for peer in &lab {

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_wrote_is_dialed() {
+    fn an_address_that_the_user_wrote_is_dialed() {
         let gate = Gate::default();
         let peer = PeerId::random();
         gate.permit(&address("/ip4/127.0.0.1/tcp/7400").with(Protocol::P2p(peer)));

@@ -283,7 +283,7 @@ mod tests {
 
     /// Before, streams that nobody reads held 256 KiB each: 16 MiB on one connection.
     #[tokio::test]
-    async fn what_a_stranger_has_unread_is_bounded_and_comes_when_it_is_read() {
+    async fn the_unread_bytes_of_a_stranger_are_bounded_and_come_when_they_are_read() {
         for piece in [64 << 10, 20] {
             let hold = Hold::new(PeerId::random(), Doors::default());
             let mut streams = unread_streams(hold.clone(), piece).await;

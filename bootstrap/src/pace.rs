@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_when_its_address_has_earned_it() {
+    async fn a_waiting_stranger_goes_on_when_its_address_has_earned_it() {
         let paced = Paced::new((), Doors::default());
         let mut handler = paced.handler(Chatty, PeerId::random(), Source::Address([45, 2, 0, 1].into()));
         heard(&mut handler);

@@ -137,7 +137,7 @@ fn a_port_in_use_is_one_line_and_exit_1() {
 }
 
 #[test]
-fn what_the_user_got_wrong_is_exit_2_with_the_cure() {
+fn a_mistake_of_the_user_ends_with_status_2_and_names_the_cure() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("b.toml");
     std::fs::write(&config, "lisen = []\n").unwrap();

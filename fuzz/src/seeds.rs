@@ -27,7 +27,7 @@ fn seeds() {
         let (name, hex) = line.split_once(' ').expect("name and bytes");
         let target = match name {
             "spec" => "run_spec",
-            "record" | "certificate" | "register" | "candidate" | "ticket" | "revocation" => name,
+            "record" | "certificate" | "vote_state" | "candidate" | "ticket" | "revocation" => name,
             name if name.starts_with("envelope-") => "envelope",
             _ => continue,
         };

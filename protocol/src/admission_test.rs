@@ -98,7 +98,7 @@ fn a_ticket_admits_its_holder_in_time_and_so_often() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_what_to_do() {
+fn an_unreadable_or_expired_ticket_is_refused_in_words_that_help() {
     let record = sample::record();
     let bytes = encode_ticket(&ticket(None, 0, 0));
     let mut twice = bytes.clone();

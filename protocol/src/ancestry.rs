@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_stayed_in_the_common_lineage_has_kept_the_quorum() {
+    fn the_side_that_stayed_in_the_common_lineage_has_kept_the_quorum() {
         let cases: [(&Way, &Way, Relation, Relation); 9] = [
             (&[(1, 5)], &[(1, 5)], Relation::Behind, Relation::Behind),
             (&[(1, 5)], &[(1, 9)], Relation::Ahead, Relation::Behind),

@@ -346,7 +346,7 @@ fn after(own: Value, other: Said<Value>, patient: bool) -> (Ballot<Value>, Quoru
 }
 
 #[test]
-fn of_what_was_heard_the_best_is_named() {
+fn the_best_value_that_was_heard_is_named() {
     for (own, other) in [(0, 1), (1, 0)] {
         let heard = Said { ballot: 0, value: Value::Commit(other), voted: Some(false) };
         let (one, _) = after(Value::Commit(own), heard, false);
@@ -357,7 +357,7 @@ fn of_what_was_heard_the_best_is_named() {
 
 /// With all that are here the value may be decided in this very ballot.
 #[test]
-fn who_has_seen_a_vote_waits_for_the_last_voter() {
+fn a_voter_that_has_seen_a_vote_waits_for_the_last_voter() {
     let heard = Said { ballot: 0, value: Value::Commit(1), voted: Some(true) };
     let (mut one, quorum) = after(Value::Commit(0), heard, true);
     assert_eq!(one.pending(), None);

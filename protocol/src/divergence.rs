@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_back_or_gone_is_not_found() {
+    fn a_divergence_too_far_back_or_gone_is_not_found() {
         assert_eq!(search(5_000, 100, 200, 0).0, None);
         assert_eq!(search(5_000, 100, 4_950, 0).0, Some(4_950));
         for oldest in [1, 50, 80, 94, 95] {

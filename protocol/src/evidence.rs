@@ -112,7 +112,7 @@ pub fn contradiction(first: &Message, second: &Message) -> Option<Contradiction>
 }
 
 fn place_of_ready(ready: &Ready) -> (Digest, u64, Digest, u64) {
-    let boot = if mutated!(Mutation::ConvictRestarts) { 0 } else { ready.boot };
+    let boot = if mutated!(Mutation::BlameRestarts) { 0 } else { ready.boot };
     (ready.lineage, ready.round, ready.base, boot)
 }
 

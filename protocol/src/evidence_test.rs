@@ -57,7 +57,7 @@ fn two_statements_of_one_place_are_proof_against_their_signer() {
 }
 
 #[test]
-fn what_honest_nodes_say_is_no_contradiction() {
+fn messages_of_an_honest_node_are_no_contradiction() {
     let nothing = Err(EvidenceError::NoContradiction);
     let truth = ready(|_| {});
     // The same READY again; one after a restart, which has lost the contribution; one offered again to another state;

@@ -182,7 +182,7 @@ fn members_stay_together_with_all_settings_that_a_run_may_have() {
 }
 
 #[test]
-fn what_leaves_things_out_is_not_used_here() {
+fn a_codec_that_leaves_values_out_is_not_used_between_pairs() {
     for (of, is) in [
         (Codec::Bf16, Codec::Bf16),
         (Codec::Int8, Codec::Int8),

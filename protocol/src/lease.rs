@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_joined_with_its_neighbours() {
+    fn a_span_that_comes_back_is_joined_with_its_neighbours() {
         let mut pool = Pool::new(1_000, &[span(0, 10), span(20, 10), span(40, 10)]);
         pool.give_back(span(10, 10));
         pool.give_back(span(500, 0));

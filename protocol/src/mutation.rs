@@ -39,7 +39,7 @@ mutations! {
     /// Engine: a vote is sent without writing it (`after: None`, no `Persist`). S5.
     SkipPersist,
     /// Engine: after a restart it votes as if its vote state were empty. S5.
-    ForgetRegister,
+    ForgetVoteState,
     /// Engine: a node whose disk is known to be old keeps its incarnation. S5.
     KeepOldIncarnation,
     /// Quorum: a voter may vote under any incarnation. S2.
@@ -118,7 +118,7 @@ mutations! {
     /// Succession: voters of a fork need no probation. S23.
     ForkOfNewcomers,
     /// Succession: the settings of the next round depend on the node that builds the record. S17.
-    OwnKnobs,
+    OwnSettings,
     /// Engine: records behind the head are never dropped. S19.
     HoardHistory,
     /// Engine: an honest peer is refused as an equivocator when it repeats itself. S18.
@@ -246,7 +246,7 @@ mutations! {
     /// `a_learner_that_has_a_result_goes_along_with_a_later_attempt`.
     MutesStay,
     /// Engine: a member that has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
-    KeepGrudge,
+    KeepSpoilersOut,
     /// Engine: a fetched result may be made of other READYs than its set names.
     AnyReadys,
     /// Engine: in a vote a voter waits as long for voters that are gone as for others. L1.
@@ -264,7 +264,7 @@ mutations! {
     /// Certificate: a fork needs the statements of some of its members only.
     ForkOfSome,
     /// Evidence: READYs of two starts of a process contradict each other. S22.
-    ConvictRestarts,
+    BlameRestarts,
     /// Engine: a node passes no evidence on.
     KeepEvidence,
     /// Engine: a restarted voter believes the first answer.
@@ -284,7 +284,7 @@ mutations! {
     /// Engine: a READY for any positions is heard.
     AnyLease,
     /// Engine: a node that has contradicted itself is let in again.
-    WelcomeConvicted,
+    WelcomeEquivocators,
     /// Engine: a member without a quorum forks at once. S23.
     ForkEarly,
     /// Engine: a flock that is to wait forks. S23.
@@ -335,13 +335,13 @@ mutations! {
     /// Engine: a member finds no place when strangers have taken all. `a_member_finds_a_place_among_strangers`.
     MembersWait,
     /// Engine: messages of a stranger are looked at as if it were a member.
-    /// `of_a_stranger_only_what_leads_to_a_seat_is_looked_at`.
+    /// `only_messages_of_a_stranger_that_lead_to_a_seat_are_looked_at`.
     HeedAnybody,
     /// Engine: evidence against anybody is kept and passed on.
     /// `evidence_is_held_against_members_only_and_heard_from_members_only`.
     HoardEvidence,
     /// Wire: a signature is verified before the sender is compared with the peer.
-    /// `who_it_is_from_is_looked_at_before_its_signature`.
+    /// `the_sender_of_a_message_is_compared_before_its_signature_is_checked`.
     SignatureFirst,
     /// Engine: any witness is believed, whether it votes or not. `t21_strangers_bear_no_witness`.
     HeedStrangers,
@@ -350,7 +350,7 @@ mutations! {
     ResumeAnyLineage,
     /// Engine: a member of a fork that was killed before it took its vote state along does not do so later.
     /// `a_forks_member_takes_its_vote_state_along_also_when_it_was_killed`.
-    LoseForksRegister,
+    LoseForksVotes,
     /// Engine: an incarnation below that of the seat is kept.
     /// `a_late_clock_gives_no_name_below_that_of_the_seat`.
     LowIncarnation,
@@ -360,7 +360,7 @@ mutations! {
     /// Engine: the vote state of a copied folder is taken up. S5.
     TakeCopied,
     /// Engine: when a learner reports a voter, the voter is left out. `a_learners_report_takes_no_voter_out`.
-    LearnersAccuse,
+    LearnersReport,
     /// Engine: a voter without a quorum follows a fork of its head that learners have made.
     /// `a_fork_without_a_voter_carries_no_voter_away`.
     FollowLearners,
@@ -373,7 +373,7 @@ mutations! {
     /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
     StrangersFirst,
     /// Engine: any peer of another run ends a node that has met nobody of its own.
-    /// `a_stranger_of_another_run_ends_nobody_who_has_others_to_ask`.
+    /// `a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask`.
     AnyMismatch,
     /// Engine: revocations and members' matters take turns with the Joins of strangers.
     /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
@@ -398,20 +398,20 @@ impl Mutation {
             Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),
             Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
             Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),
-            Self::HeedAnybody => Some("of_a_stranger_only_what_leads_to_a_seat_is_looked_at"),
+            Self::HeedAnybody => Some("only_messages_of_a_stranger_that_lead_to_a_seat_are_looked_at"),
             Self::HoardEvidence => Some("evidence_is_held_against_members_only_and_heard_from_members_only"),
-            Self::SignatureFirst => Some("who_it_is_from_is_looked_at_before_its_signature"),
+            Self::SignatureFirst => Some("the_sender_of_a_message_is_compared_before_its_signature_is_checked"),
             Self::HeedStrangers => Some("t21_strangers_bear_no_witness"),
             Self::ResumeAnyLineage => Some("a_vote_state_of_another_lineage_is_not_taken_up"),
-            Self::LoseForksRegister => Some("a_forks_member_takes_its_vote_state_along_also_when_it_was_killed"),
+            Self::LoseForksVotes => Some("a_forks_member_takes_its_vote_state_along_also_when_it_was_killed"),
             Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
-            Self::LearnersAccuse => Some("a_learners_report_takes_no_voter_out"),
+            Self::LearnersReport => Some("a_learners_report_takes_no_voter_out"),
             Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
             Self::FollowEnded => Some("only_a_quorum_that_has_ended_elsewhere_calls_a_node_there"),
             Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
-            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
+            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask"),
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
             Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
             Self::EndlessPatience => Some("patience_with_newcomers_ends"),

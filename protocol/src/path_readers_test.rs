@@ -95,7 +95,7 @@ fn a_path_goes_on_from_the_readers_head() {
 
 /// Readers that are behind, or in a fork, or lack records, find on as before.
 #[test]
-fn who_is_behind_or_in_a_fork_is_shown_the_way() {
+fn a_reader_behind_or_in_a_fork_is_shown_the_way() {
     let spec = sample::spec();
     let flock = Held::flock(&spec, 120, 15);
     let behind = Held::of(flock.links[..=40].to_vec());

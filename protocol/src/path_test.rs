@@ -176,7 +176,7 @@ fn ten_thousand_records_are_proven_within_a_mebibyte() {
 }
 
 #[test]
-fn whoever_lacks_few_records_is_given_all_of_them() {
+fn a_reader_that_lacks_few_records_is_given_all_of_them() {
     let spec = sample::spec();
     let flock = Held::flock(&spec, 60, 9);
     let known = locator(&Held::of(flock.links[..=50].to_vec()));

@@ -74,7 +74,7 @@ fn a_commit_is_checked() {
 }
 
 #[test]
-fn what_a_lineage_carries_along_is_checked() {
+fn the_lists_that_a_lineage_carries_along_are_checked() {
     refuses(
         &record(),
         &[

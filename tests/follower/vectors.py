@@ -38,7 +38,7 @@ MESSAGES: dict[str, tuple[int, Any]] = {
     "alive": (15, (U64, U64)),
 }
 CANDIDATE = (B32, U64, U32, B32, Record, Annotated[Any, ListOf(READY, 1024)])
-REGISTER = (U64, B32, B32, STAMP, Annotated[Any, Opt((U32, Value))], Annotated[Any, Opt((U32, Value, Bool))])
+VOTE_STATE = (U64, B32, B32, STAMP, Annotated[Any, Opt((U32, Value))], Annotated[Any, Opt((U32, Value, Bool))])
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def check_wire(path: Path) -> int:
         demand(v[name] == expected, "§1.1.1", f"{name} is another")
     demand(fork.record.lineage == lineage and record.record.kind == COMMIT, "§2.7", "the lineage of the FORK is another")
     decode(Certificate, v["certificate"], CONTROL_BYTES_MAX)
-    decode(REGISTER, v["register"], CONTROL_BYTES_MAX)
+    decode(VOTE_STATE, v["vote_state"], CONTROL_BYTES_MAX)
     decode(CANDIDATE, v["candidate"], 1_057_024)
     for name, (tag, message) in MESSAGES.items():
         open_envelope(v[f"envelope-{name}"], run, tag, message, CONTROL_BYTES_MAX)

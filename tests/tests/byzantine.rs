@@ -193,7 +193,7 @@ fn owners_refuse_what_no_program_sends() {
 }
 
 #[test]
-fn owners_go_on_without_who_stalls() {
+fn owners_go_on_without_a_member_that_stalls() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("owners");
     // The first liar never opens a fitting stream; the second sends next to nothing on it. A liar's engine is as
@@ -204,7 +204,7 @@ fn owners_go_on_without_who_stalls() {
 }
 
 #[test]
-fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
+fn a_huge_contribution_is_cut_and_wrong_state_is_fetched_elsewhere() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("owners");
     // A liar with huge values counts as three of the others at most; one with a flipped sign counts like any member.
@@ -237,7 +237,7 @@ fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
 
 /// A stranger may send anything; the flock goes on from the same head.
 #[test]
-fn who_is_no_member_moves_nobody() {
+fn a_stranger_moves_nobody() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("owners");
     for mode in ["usurp", "usurp-genesis", "usurp-ahead", "false-heads", "evidence"] {
@@ -258,7 +258,7 @@ fn who_is_no_member_moves_nobody() {
 }
 
 #[test]
-fn a_ring_goes_on_without_who_spoils_it() {
+fn a_ring_goes_on_without_a_member_that_spoils_it() {
     let Some(program) = program() else { return };
     let mut bench = Bench::new("ring");
     for (mode, words) in

@@ -435,7 +435,7 @@ mod injected {
     }
 
     #[test]
-    fn what_a_macro_defines_is_in_its_file() {
+    fn an_item_that_a_macro_defines_is_in_the_file_of_the_macro() {
         let root = ("lib", "mod a;\nmod b;\n");
         let a = ("a", "macro_rules! make { ($x:ident) => { pub struct $x(crate::b::B); } }\nmake!(A);\n");
         assert_eq!(found(&[root, a, ("b", "use crate::a::A;\npub struct B;\n")]), A_AND_B);

@@ -200,7 +200,7 @@ fn sums_are_rounded_alike() {
 }
 
 #[test]
-fn what_is_not_a_number_stays_so() {
+fn a_value_that_is_not_a_number_stays_so() {
     for device in devices() {
         for (_, kind) in FIXED {
             let mut sum = vec![1.0f32; 300];

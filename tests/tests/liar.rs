@@ -199,7 +199,7 @@ fn said_by(node: &mut Process, event: &str, field: &str) -> String {
 
 /// Two nodes get different contributions for one round: all nodes hold the evidence, and the liar is removed for good.
 #[test]
-fn who_tells_two_nodes_two_things_is_shown_by_all_and_removed() {
+fn a_liar_that_tells_two_nodes_two_things_is_shown_by_all_and_removed() {
     let (_folder, flock) = flock();
     let mut nodes = nodes(&flock);
     let id = |node: &mut Process| NodeId::from_hex(&said_by(node, "started", "node")).expect("an id");

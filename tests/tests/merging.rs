@@ -56,7 +56,7 @@ fn story(nodes: &[Process]) -> String {
 }
 
 #[test]
-fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
+fn the_work_of_a_fork_that_gives_way_is_merged_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("write");

@@ -123,7 +123,7 @@ fn four_nodes_meet_in_pairs_and_lose_one_in_mid_exchange() {
 }
 
 #[test]
-fn what_pairs_cannot_be_is_refused_with_the_reason() {
+fn a_setting_that_pairs_cannot_have_is_refused_with_the_reason() {
     let (_folder, flock) = flock("engine = \"gossip\"");
     let said = |sync: &str| flock.refusal(&run_toml(sync)).expect("it is refused");
     let rare = said("engine = \"gossip\"\ngossip = { steps = 12 }");

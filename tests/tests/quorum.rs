@@ -33,7 +33,7 @@ fn starling(flock: &Flock, command: &str, name: &str, more: &[&str]) -> starling
 }
 
 #[test]
-fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
+fn a_node_that_loses_the_quorum_forks_after_the_grace_and_rejoins_later() {
     let (_folder, flock) = flock("", "[partition]\nminority = \"fork\"\ngrace_s = 2\n");
     let mut nodes: Vec<Process> = Vec::new();
     for n in 0..3 {

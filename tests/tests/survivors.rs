@@ -149,17 +149,17 @@ fn quorum_lost_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &
 }
 
 #[test]
-fn of_two_the_distinguished_goes_on_at_once_and_the_other_forks() {
+fn the_distinguished_of_two_voters_goes_on_at_once_and_the_other_forks() {
     one_of_two_is_killed("fork");
 }
 
 #[test]
-fn of_two_the_distinguished_goes_on_at_once_and_the_other_waits() {
+fn the_distinguished_of_two_voters_goes_on_at_once_and_the_other_waits() {
     one_of_two_is_killed("wait");
 }
 
 #[test]
-fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
+fn the_other_of_two_voters_halts_until_it_is_told_to_go_on_alone() {
     let (_folder, flock, mut nodes) = one_of_two_is_killed("halt");
     // No other node is there: the operator's order makes a lineage of the state on disk.
     for node in &mut nodes {
@@ -189,7 +189,7 @@ fn newest(node: &Process) -> Value {
 
 /// The nodes learn nothing, so the state stays the initial one, which the test can find in a process's memory.
 #[test]
-fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
+fn a_node_with_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let model = ModelConfig::preset("0.1m").expect("a preset");
     let theta = starling_kernels::initial_parameters(&model, SEED);
     let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
@@ -266,7 +266,7 @@ fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy
 
 /// T7. A folder is copied to a second machine, and started there while the original runs.
 #[test]
-fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
+fn the_newer_of_two_processes_with_one_key_ends_and_the_older_goes_on() {
     let (_folder, flock) = flock("1e-3", "");
     let mut nodes = nodes(&flock, 3);
     // The first copy is a whole folder, as it is after a kill. The second is the key alone, of another node, whose id

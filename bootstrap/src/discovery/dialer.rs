@@ -42,7 +42,7 @@ const YIELD: Duration = Duration::from_millis(300);
 /// The same when both have a place on a relay: two attempts at a direct connection would disturb each other.
 const YIELD_RELAYED: Duration = Duration::from_secs(3);
 /// Peers that may be excluded at a time.
-pub const SHUNNED_MAX: usize = 1024;
+pub const EXCLUDED_MAX: usize = 1024;
 
 /// One dial to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl Dialer {
     pub fn exclude(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
         self.changed = true;
         let mut pardoned = None;
-        if self.excluded.len() >= SHUNNED_MAX && !self.excluded.contains_key(&peer) {
+        if self.excluded.len() >= EXCLUDED_MAX && !self.excluded.contains_key(&peer) {
             pardoned = self.excluded.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
             pardoned.map(|peer| self.excluded.remove(&peer));
         }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_reached_for_a_while_asks_two_at_most() {
+    fn a_node_not_reached_for_a_while_asks_two_relays_at_most() {
         let (mut relays, _) = met(3);
         assert!(relays.wanted(Time(LATER.0 - 1)).is_empty());
         assert_eq!(relays.wake_at(), Some(LATER));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_reached_needs_none() {
+    fn a_node_that_is_reached_needs_no_relay() {
         let (mut relays, peers) = met(2);
         let place = ListenerId::next();
         relays.asked(&peers[0], Some(place), LATER);

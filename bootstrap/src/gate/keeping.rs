@@ -34,7 +34,7 @@ pub struct Behaviour {
 /// The error of a denied connection of an excluded peer.
 #[derive(Debug, thiserror::Error)]
 #[error("this peer is not wanted here")]
-pub struct Shunned;
+pub struct Excluded;
 
 impl Behaviour {
     pub fn new(gate: Gate) -> Self {
@@ -82,7 +82,7 @@ impl Behaviour {
     fn admit(&self, peer: &PeerId) -> Result<Handler, ConnectionDenied> {
         if self.excluded.contains(peer) {
             metrics::counter!("starling_refused_total", "reason" => "peer_excluded").increment(1);
-            return Err(ConnectionDenied::new(Shunned));
+            return Err(ConnectionDenied::new(Excluded));
         }
         Ok(Handler { keep: self.kept.contains(peer) })
     }

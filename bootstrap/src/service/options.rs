@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_back() {
+    fn a_printed_config_can_be_read_back() {
         let config = BootstrapConfig { key: Some("/k".into()), ..BootstrapConfig::default() };
         let text = config.to_toml().unwrap();
         assert_eq!(config_file::parse::<BootstrapConfig>(&text, Path::new("x")).unwrap(), config);

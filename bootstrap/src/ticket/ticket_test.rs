@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(n in 1u16..20, expires in any::<u64>()) {
+    fn a_decoded_ticket_encodes_to_the_same_bytes(n in 1u16..20, expires in any::<u64>()) {
         let ticket = Ticket::until(&identity(3), spec(None), addresses(n), expires).unwrap();
         let bytes = ticket.encode();
         prop_assert_eq!(Ticket::decode(&bytes).unwrap().encode(), bytes);

@@ -149,7 +149,7 @@ fn a_line_without_end_is_refused_at_the_bound() {
 }
 
 #[test]
-fn what_is_not_text_is_an_error_where_named_and_skipped_where_found() {
+fn a_file_that_is_not_text_is_an_error_if_named_and_skipped_if_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = write(&folder, "a.txt", b"PK\0\0");
     assert!(matches!(read(&file, usize::MAX).0, Err(DataError::NotText { .. })));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_small_corpus_the_tail_is_held_out() {
+    fn the_tail_of_a_small_corpus_is_held_out() {
         let mut splitter = Splitter::new(100);
         for _ in 0..3 {
             assert!(splitter.route(Block { text: vec![b'\n'; 70_000], ends: vec![70_000] }).is_empty());

@@ -231,7 +231,7 @@ fn a_hugging_face_tokenizer_gives_the_same_split() {
 }
 
 #[test]
-fn what_no_corpus_can_be_made_of_is_said() {
+fn sources_that_make_no_corpus_are_refused_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
     let cache = root.path().join("cache");
     let file = |name: &str, bytes: &[u8]| {

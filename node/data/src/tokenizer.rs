@@ -254,7 +254,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_tokenizer_is_refused_by_name() {
+    fn a_file_that_is_no_tokenizer_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in
             [("empty.json", ""), ("other.json", "{\"model\": 1}"), ("cut.json", &byte_level_json()[..99])]

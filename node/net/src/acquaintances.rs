@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_away_is_forgotten() {
+    fn a_peer_that_stays_away_is_forgotten() {
         let mut known = Acquaintances::default();
         let start = Instant::now();
         for n in 0..3 {

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_teller_says_of_strangers_has_a_budget() {
+    fn the_words_of_one_teller_about_strangers_have_a_budget() {
         let (mut newest, start) = (Newest::default(), Instant::now());
         let teller = PeerId::random();
         let heard = |newest: &mut Newest, teller, familiar, at| {
@@ -265,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_is_canonical(bytes in proptest::collection::vec(any::<u8>(), 0..80), real in any::<bool>()) {
+        fn only_canonical_bytes_decode(bytes in proptest::collection::vec(any::<u8>(), 0..80), real in any::<bool>()) {
             let mut bytes = bytes;
             if real && bytes.len() >= 4 {
                 bytes[..3].copy_from_slice(&[0x53, 0x41, 1]);

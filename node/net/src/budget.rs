@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_honest_newcomer_says_never_waits() {
+    fn the_messages_of_an_honest_newcomer_never_wait() {
         let start = Instant::now();
         let mut purse = Purse::new(start);
         let mut say = |messages, bytes, at| purse.hear_stranger(Cost { messages, bytes }, start + at);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_came_too_soon_the_newest_is_kept() {
+    fn the_newest_of_the_early_messages_are_kept() {
         let mut backlog = Backlog::default();
         let dropped: u64 = (0..100).map(|n| backlog.push(vec![n])).sum();
         assert_eq!(dropped, 100 - BACKLOG_MESSAGES as u64);

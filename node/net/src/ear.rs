@@ -4,7 +4,7 @@
 use super::budget::{Backlog, Cost, Purse};
 use super::event::NetEvent;
 use super::options::Verify;
-use super::queue::Voice;
+use super::queue::PeerSender;
 use super::reason::DownReason;
 use super::standing::{Rank, Standing};
 use starling_bootstrap::framing::{FrameError, FrameReader};
@@ -19,7 +19,7 @@ pub(super) struct Ear<'a> {
     pub verify: Option<Verify>,
     pub closing: CancellationToken,
     pub purse: Purse,
-    pub voice: &'a mut Voice,
+    pub sender: &'a mut PeerSender,
     /// The peer runs another release or another run, and the node is about to refuse it: later messages are not looked
     /// at. If the session ended here, before our own Hello is on its way, the peer would not learn why.
     pub foreign: bool,
@@ -88,7 +88,7 @@ impl Ear<'_> {
         };
         self.foreign = self.verify.is_some() && opened.is_none();
         tokio::select! {
-            told = self.voice.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
+            told = self.sender.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
                 told.map_err(|_| DownReason::Shutdown)
             }
             // Reading goes on to where the peer closes its side.

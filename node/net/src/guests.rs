@@ -59,7 +59,7 @@ impl SessionOffice {
     /// Tells the node of the guest's Hello as long as the guest is there.
     async fn tell<R: futures::AsyncRead + Unpin>(&self, peer: NodeId, frames: &mut FrameReader<R>) {
         let Ok(Some(hello)) = frames.next().await else { return };
-        let mut voice = self.teller.guest_voice(peer);
+        let mut sender = self.teller.guest_sender(peer);
         let mut due = interval(TOLD_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rate = Bucket::of_stranger(Instant::now());
@@ -67,7 +67,7 @@ impl SessionOffice {
             tokio::select! {
                 _ = due.tick() => {
                     let told = NetEvent::Duplicate { peer, hello: hello.clone() };
-                    if voice.tell(told).await.is_err() {
+                    if sender.tell(told).await.is_err() {
                         return;
                     }
                 }

@@ -94,15 +94,15 @@ impl Teller {
     }
 
     /// The sender of the events of the session with one peer, in their order.
-    pub fn voice(&self, peer: NodeId) -> Voice {
+    pub fn sender(&self, peer: NodeId) -> PeerSender {
         let last = self.ends().0.remove(&peer);
         let was_first = last.as_ref().is_some_and(|last| last.was_first);
-        Voice { teller: self.clone(), peer, was_first, taken: last.map(|last| last.taken) }
+        PeerSender { teller: self.clone(), peer, was_first, taken: last.map(|last| last.taken) }
     }
 
     /// The sender of the events of a guest, which are not ordered with the session's.
-    pub fn guest_voice(&self, peer: NodeId) -> Voice {
-        Voice { teller: self.clone(), peer, was_first: false, taken: None }
+    pub fn guest_sender(&self, peer: NodeId) -> PeerSender {
+        PeerSender { teller: self.clone(), peer, was_first: false, taken: None }
     }
 
     /// The map is consistent between any two statements, so a poisoned lock is still good.
@@ -112,7 +112,7 @@ impl Teller {
 }
 
 /// Tells the events of one peer, in order.
-pub(super) struct Voice {
+pub(super) struct PeerSender {
     teller: Teller,
     peer: NodeId,
     /// The last event was in the members' queue.
@@ -121,7 +121,7 @@ pub(super) struct Voice {
     taken: Option<oneshot::Receiver<()>>,
 }
 
-impl Voice {
+impl PeerSender {
     /// Tells an event, and waits for room. If it is dropped, the event was not told.
     ///
     /// # Errors
@@ -208,10 +208,10 @@ mod tests {
         standing.set(vec![id(1)], Vec::new());
         let (teller, mut events) = queue(standing);
         for n in 10..210 {
-            let mut voice = teller.voice(id(n));
+            let mut sender = teller.sender(id(n));
             tokio::spawn(async move {
                 for i in 0.. {
-                    if voice.tell(message(id(n), i)).await.is_err() {
+                    if sender.tell(message(id(n), i)).await.is_err() {
                         return;
                     }
                 }
@@ -220,7 +220,7 @@ mod tests {
         for _ in 0..1000 {
             next(&mut events).await;
         }
-        let mut member = teller.voice(id(1));
+        let mut member = teller.sender(id(1));
         for i in 0..20 {
             member.tell(message(id(1), i)).await.unwrap();
         }
@@ -233,12 +233,12 @@ mod tests {
     #[tokio::test]
     async fn a_stranger_has_one_message_in_the_queue() {
         let (teller, mut events) = queue(Standing::default());
-        let mut voice = teller.voice(id(1));
-        voice.tell(message(id(1), 0)).await.unwrap();
-        let second = timeout(Duration::from_millis(20), voice.tell(message(id(1), 1))).await;
+        let mut sender = teller.sender(id(1));
+        sender.tell(message(id(1), 0)).await.unwrap();
+        let second = timeout(Duration::from_millis(20), sender.tell(message(id(1), 1))).await;
         assert!(second.is_err(), "it waits until the first was taken");
         assert_eq!(next(&mut events).await, (id(1), 0));
-        voice.tell(message(id(1), 1)).await.unwrap();
+        sender.tell(message(id(1), 1)).await.unwrap();
         assert_eq!(next(&mut events).await, (id(1), 1));
     }
 
@@ -247,7 +247,7 @@ mod tests {
         let standing = Standing::default();
         standing.set(vec![id(1)], Vec::new());
         let (teller, mut events) = queue(standing);
-        let (mut member, mut stranger) = (teller.voice(id(1)), teller.voice(id(2)));
+        let (mut member, mut stranger) = (teller.sender(id(1)), teller.sender(id(2)));
         stranger.tell(message(id(2), 0)).await.unwrap();
         for i in 0..200 {
             member.tell(message(id(1), i)).await.unwrap();
@@ -264,13 +264,13 @@ mod tests {
         let standing = Standing::default();
         let (teller, mut events) = queue(standing.clone());
         let telling = tokio::spawn(async move {
-            let mut voice = teller.voice(id(1));
+            let mut sender = teller.sender(id(1));
             for i in 0..1000u16 {
                 if i % 7 == 0 {
                     let members = if i % 14 == 0 { vec![id(1)] } else { Vec::new() };
                     standing.set(members, Vec::new());
                 }
-                voice.tell(message(id(1), i)).await.unwrap();
+                sender.tell(message(id(1), i)).await.unwrap();
             }
         });
         for i in 0..1000 {
@@ -285,12 +285,12 @@ mod tests {
     async fn an_end_comes_before_the_next_beginning() {
         let standing = Standing::default();
         let (teller, mut events) = queue(standing.clone());
-        let mut voice = teller.voice(id(1));
-        voice.tell(message(id(1), 0)).await.unwrap();
-        voice.end(NetEvent::PeerDown { peer: id(1), reason: DownReason::Flood }).await.unwrap();
+        let mut sender = teller.sender(id(1));
+        sender.tell(message(id(1), 0)).await.unwrap();
+        sender.end(NetEvent::PeerDown { peer: id(1), reason: DownReason::Flood }).await.unwrap();
         standing.set(vec![id(1)], Vec::new());
         let telling = tokio::spawn(async move {
-            teller.voice(id(1)).tell(NetEvent::PeerUp { peer: id(1) }).await.unwrap();
+            teller.sender(id(1)).tell(NetEvent::PeerUp { peer: id(1) }).await.unwrap();
         });
         tokio::task::yield_now().await;
         assert_eq!(next(&mut events).await, (id(1), 0));

@@ -14,7 +14,7 @@
 use super::budget::Purse;
 use super::ear::Ear;
 use super::options::Verify;
-use super::queue::Voice;
+use super::queue::PeerSender;
 use super::reason::{DownReason, WRITE_TIMEOUT};
 use super::standing::Standing;
 use starling_bootstrap::framing::{Deadlines, FrameReader};
@@ -133,9 +133,9 @@ impl EndSwitch {
     }
 }
 
-/// Carries messages until something ends the session. Received ones go to `voice`, whose back-pressure reaches the
+/// Carries messages until something ends the session. Received ones go to `sender`, whose back-pressure reaches the
 /// peer.
-pub(super) async fn carry<S>(io: S, links: SessionLinks, voice: &mut Voice) -> DownReason
+pub(super) async fn carry<S>(io: S, links: SessionLinks, sender: &mut PeerSender) -> DownReason
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -143,7 +143,7 @@ where
     let (reader, writer) = tokio::io::split(io);
     let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
     let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
-    let mut ear = Ear { peer, standing, verify, closing, purse: Purse::new(Instant::now()), voice, foreign: false };
+    let mut ear = Ear { peer, standing, verify, closing, purse: Purse::new(Instant::now()), sender, foreign: false };
     let mut reading = std::pin::pin!(ear.read_frames(frames));
     let mut writing = std::pin::pin!(write_frames(writer, queue));
     let reason = tokio::select! {
@@ -210,7 +210,7 @@ mod tests {
     /// A session with a member, and its other ends.
     struct Rig {
         links: SessionLinks,
-        voice: Voice,
+        sender: PeerSender,
         to_peer: mpsc::Sender<Vec<u8>>,
         received: NetEvents,
         end: EndSwitch,
@@ -235,14 +235,14 @@ mod tests {
             end: end.clone(),
             deadlines: DEADLINES,
         };
-        Rig { links, voice: teller.voice(PEER), to_peer, received, end }
+        Rig { links, sender: teller.sender(PEER), to_peer, received, end }
     }
 
-    fn run<S>(io: S, links: SessionLinks, mut voice: Voice) -> tokio::task::JoinHandle<DownReason>
+    fn run<S>(io: S, links: SessionLinks, mut sender: PeerSender) -> tokio::task::JoinHandle<DownReason>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        tokio::spawn(async move { carry(io, links, &mut voice).await })
+        tokio::spawn(async move { carry(io, links, &mut sender).await })
     }
 
     #[tokio::test]
@@ -251,10 +251,10 @@ mod tests {
         let (offered, answered) = tokio::join!(offer(&mut a), answer(&mut b));
         offered.unwrap();
         answered.unwrap();
-        let Rig { links, voice, to_peer: to_far, received: mut at_near, end } = rig();
-        let near = run(a, links, voice);
-        let Rig { links, voice, to_peer: to_near, received: mut at_far, .. } = rig();
-        let far = run(b, links, voice);
+        let Rig { links, sender, to_peer: to_far, received: mut at_near, end } = rig();
+        let near = run(a, links, sender);
+        let Rig { links, sender, to_peer: to_near, received: mut at_far, .. } = rig();
+        let far = run(b, links, sender);
         to_far.send(vec![1; CONTROL_BYTES_MAX]).await.unwrap();
         to_near.send(vec![2]).await.unwrap();
         assert!(
@@ -270,10 +270,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_queued_is_delivered_before_the_end() {
+    async fn queued_messages_are_delivered_before_the_session_ends() {
         let (a, b) = tokio::io::duplex(16);
-        let Rig { links: near, voice: near_voice, to_peer: to_far, received: _at_near, .. } = rig();
-        let Rig { links: far, voice: far_voice, to_peer: _to_near, received: mut at_far, .. } = rig();
+        let Rig { links: near, sender: near_voice, to_peer: to_far, received: _at_near, .. } = rig();
+        let Rig { links: far, sender: far_voice, to_peer: _to_near, received: mut at_far, .. } = rig();
         for i in 0..100 {
             to_far.send(vec![i; 100]).await.unwrap();
         }
@@ -290,14 +290,14 @@ mod tests {
     /// A peer of another run speaks on after its Hello, and its messages are not signed for ours. That must not end the
     /// session before our Hello has told the peer which settings differ.
     #[tokio::test]
-    async fn what_follows_the_words_of_another_run_ends_nothing() {
+    async fn messages_after_the_hello_of_another_run_do_not_end_the_session() {
         let (mut a, b) = tokio::io::duplex(64);
-        let Rig { mut links, voice, to_peer: _queue, mut received, .. } = rig();
+        let Rig { mut links, sender, to_peer: _queue, mut received, .. } = rig();
         links.verify = Some(std::sync::Arc::new(|_, bytes| match bytes {
             [1] => Ok(None),
             _ => Err(Unfit { label: "bad_signature", why: "not signed for this run".into() }),
         }));
-        let near = run(b, links, voice);
+        let near = run(b, links, sender);
         for byte in [1, 2] {
             a.write_all(&[1, 0, 0, 0, byte]).await.unwrap();
         }
@@ -342,19 +342,19 @@ mod tests {
             (Vec::new(), "lost"),
         ] {
             let (mut a, b) = tokio::io::duplex(64);
-            let Rig { links, mut voice, to_peer: _to_far, received: _received, .. } = rig();
+            let Rig { links, mut sender, to_peer: _to_far, received: _received, .. } = rig();
             a.write_all(&bytes).await.unwrap();
             drop(a);
-            assert_eq!(carry(b, links, &mut voice).await.label(), expected);
+            assert_eq!(carry(b, links, &mut sender).await.label(), expected);
         }
     }
 
     #[tokio::test]
     async fn silence_ends_the_session() {
         let (_a, b) = tokio::io::duplex(64);
-        let Rig { mut links, mut voice, to_peer: _to_far, received: _received, .. } = rig();
+        let Rig { mut links, mut sender, to_peer: _to_far, received: _received, .. } = rig();
         links.deadlines.first_byte = Duration::from_millis(5);
-        assert_eq!(carry(b, links, &mut voice).await.label(), "stream_silent");
+        assert_eq!(carry(b, links, &mut sender).await.label(), "stream_silent");
     }
 
     fn frames(message: &[u8], count: usize) -> Vec<u8> {
@@ -374,8 +374,8 @@ mod tests {
         listening: Duration,
     ) -> (usize, tokio::task::JoinHandle<DownReason>) {
         let (mut a, b) = tokio::io::duplex(1 << 20);
-        let Rig { links, voice, to_peer, mut received, .. } = rig_of(standing);
-        let session = run(b, links, voice);
+        let Rig { links, sender, to_peer, mut received, .. } = rig_of(standing);
+        let session = run(b, links, sender);
         a.write_all(&frames(b"noise", count)).await.unwrap();
         let mut heard = 0;
         let hearing = async {
@@ -425,16 +425,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_unfit_ends_the_session_before_the_node_hears_of_it() {
+    async fn an_unfit_message_ends_the_session_before_the_node_hears_of_it() {
         let (mut a, b) = tokio::io::duplex(4096);
-        let Rig { mut links, voice, to_peer: _to_far, mut received, .. } = rig();
+        let Rig { mut links, sender, to_peer: _to_far, mut received, .. } = rig();
         let unfit = Unfit { label: "bad_signature", why: "a signature of its does not hold".into() };
         let reason = unfit.clone();
         links.verify = Some(std::sync::Arc::new(move |from: &NodeId, bytes: &[u8]| {
             assert_eq!(*from, PEER);
             if bytes == b"bad" { Err(unfit.clone()) } else { Ok(Some(Box::new(opened()))) }
         }));
-        let session = run(b, links, voice);
+        let session = run(b, links, sender);
         a.write_all(&[frames(b"good", 2), frames(b"bad", 1), frames(b"good", 1)].concat()).await.unwrap();
         assert_eq!(session.await.unwrap(), DownReason::Unfit(reason));
         let mut heard = 0;

@@ -3,7 +3,7 @@
 use super::event::NetEvent;
 use super::options::Verify;
 use super::peers::Task;
-use super::queue::{Teller, Voice};
+use super::queue::{PeerSender, Teller};
 use super::reason::{DownReason, QUEUE_CAP, refused};
 use super::session::{self, EndSwitch, SessionLinks};
 use super::standing::Standing;
@@ -218,10 +218,10 @@ impl SessionOffice {
             }
         }
         let (queue, queued) = mpsc::channel(QUEUE_CAP);
-        let mut voice = self.teller.voice(peer);
+        let mut sender = self.teller.sender(peer);
         // The line is there before the node hears of it, so that the node's first answer finds it.
         self.sessions.lines().insert(peer, Line { process, queue, end: end.clone() });
-        if voice.tell(NetEvent::PeerUp { peer }).await.is_err() {
+        if sender.tell(NetEvent::PeerUp { peer }).await.is_err() {
             self.sessions.lines().remove(&peer);
             return None;
         }
@@ -234,27 +234,27 @@ impl SessionOffice {
             end,
             deadlines: session::DEADLINES,
         };
-        let reason = session::carry(io, links, &mut voice).await;
+        let reason = session::carry(io, links, &mut sender).await;
         self.sessions.lines().remove(&peer);
         metrics::counter!("starling_peer_down_total", "reason" => reason.label()).increment(1);
         tracing::debug!(peer = %peer.short(), %reason, "control session ended");
         tokio::select! {
-            () = self.tell_end(&mut voice, peer, &reason) => {}
+            () = self.tell_end(&mut sender, peer, &reason) => {}
             () = self.sessions.closing.cancelled() => {}
         }
         Some(reason)
     }
 
-    async fn tell_end(&self, voice: &mut Voice, peer: NodeId, reason: &DownReason) {
+    async fn tell_end(&self, sender: &mut PeerSender, peer: NodeId, reason: &DownReason) {
         match reason {
             DownReason::Unfit(unfit) => {
                 refused(unfit.label);
                 // When nobody receives, nobody needs to know.
-                drop(voice.tell(NetEvent::Refused { peer, reason: unfit.why.clone() }).await);
+                drop(sender.tell(NetEvent::Refused { peer, reason: unfit.why.clone() }).await);
             }
             DownReason::Flood => refused("control_flood"),
             _ => {}
         }
-        drop(voice.end(NetEvent::PeerDown { peer, reason: reason.clone() }).await);
+        drop(sender.end(NetEvent::PeerDown { peer, reason: reason.clone() }).await);
     }
 }

@@ -257,7 +257,7 @@ mod tests {
     /// A flood of each kind, and of all, costs less than 2 % of a core. Before, a new stream cost nothing, and a
     /// mebibyte two thirds of a millisecond.
     #[test]
-    fn what_strangers_of_one_address_fetch_has_a_budget() {
+    fn the_fetches_of_strangers_of_one_address_have_a_budget() {
         let (standing, start) = (Standing::default(), Instant::now());
         let address = |n: u8| Source::Address([45, 2, 0, n].into());
         (0..9).for_each(|n| standing.came(id(n), address(1)));
@@ -288,7 +288,7 @@ mod tests {
 
     /// Work that is charged without a wait leaves a debt; the debt does not grow for ever.
     #[test]
-    fn what_an_address_owes_is_bounded() {
+    fn the_debt_of_an_address_is_bounded() {
         let (standing, now) = (Standing::default(), Instant::now());
         standing.came(id(1), Source::Address([45, 2, 0, 1].into()));
         standing.set(Vec::new(), Vec::new());
@@ -320,7 +320,7 @@ mod tests {
 
     /// Requests and the time of looking chunks up were charged, and not granted: the last tenth of a large state came at 2 MiB/s.
     #[test]
-    fn what_a_newcomer_is_granted_covers_all_that_a_state_costs() {
+    fn the_grant_of_a_newcomer_covers_all_that_a_state_costs() {
         const CHUNKS: u64 = 2400;
         let (standing, now) = (Standing::default(), Instant::now());
         standing.came(id(1), Source::Address([45, 2, 0, 1].into()));

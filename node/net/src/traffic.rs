@@ -207,7 +207,7 @@ mod tests {
 
     /// Two streams, one after the other, whose readers take 1 MiB in 50 ms each.
     #[tokio::test]
-    async fn what_streams_hold_back_tells_the_uplink() {
+    async fn streams_that_are_held_back_tell_the_rate_of_the_uplink() {
         let traffic = Traffic::default();
         assert_eq!(traffic.uplink().end_round(), 0);
         let (near, mut far) = tokio::io::duplex(1 << 16);

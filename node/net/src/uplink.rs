@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_to_say_is_not_what_its_link_can_do() {
+    fn the_traffic_of_a_node_is_not_taken_for_the_rate_of_its_link() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
         send(&mut gauge, &mut now, 400, 10_000, 4 * MS);
         assert_eq!(gauge.end_round(), 0, "it was not held back most of the time");
@@ -231,7 +231,7 @@ mod tests {
 
     /// A slow link under large buffers: each stream in turn takes half a megabyte at once.
     #[test]
-    fn what_fills_buffers_is_not_what_leaves() {
+    fn bytes_that_fill_buffers_do_not_count_as_sent() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
         for _ in 0..10 {
             let mut stream = Buffers::default();

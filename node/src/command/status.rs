@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_on_probation_reads_until_when() {
+    fn a_node_on_probation_is_told_when_it_votes_and_until_when_it_is_new() {
         let said =
             |contributions| probation_text(&ProbationStatus { from_round: 12, contributions, newcomer_until: 36 });
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_merged_and_what_is_on_offer_is_told_in_words() {
+    fn merged_lineages_and_the_one_on_offer_are_told_in_words() {
         let merged = |round, tokens| MergedStatus { lineage: "0123456789abcdef".into(), round, tokens };
         let offer = OfferStatus { lineage: "fedcba9876543210".into(), tokens: 4_096, counts_for: 2_048 };
         assert_eq!(merging_text(&[], None), "");

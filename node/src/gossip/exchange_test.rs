@@ -119,7 +119,7 @@ fn both_get_what_the_other_has_encoded() {
 }
 
 #[test]
-fn what_is_cut_or_changed_on_the_way_counts_for_nothing() {
+fn an_exchange_cut_or_changed_on_the_way_counts_for_nothing() {
     runtime().block_on(async {
         let change = values(1, ELEMENTS);
         let mine = Offer { change: &change, drift: None };
@@ -224,7 +224,7 @@ fn a_partner_that_says_what_it_likes_is_refused_with_the_reason() {
 }
 
 #[test]
-fn an_opener_does_not_wait_for_who_is_not_there() {
+fn an_opener_does_not_wait_for_a_member_that_is_not_there() {
     runtime().block_on(async {
         let change = values(1, 10);
         let mine = Offer { change: &change, drift: None };
@@ -245,7 +245,7 @@ fn an_opener_does_not_wait_for_who_is_not_there() {
 }
 
 #[test]
-fn who_accepts_does_not_wait_for_who_is_past_it() {
+fn an_accepting_member_does_not_wait_for_a_partner_that_is_past_the_exchange() {
     runtime().block_on(async {
         let change = values(1, 10);
         let mine = Offer { change: &change, drift: None };

@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_is_canonical(mut bytes in proptest::collection::vec(any::<u8>(), OPENING_BYTES), real in any::<bool>()) {
+        fn only_canonical_bytes_decode(mut bytes in proptest::collection::vec(any::<u8>(), OPENING_BYTES), real in any::<bool>()) {
             if real {
                 bytes[..8].copy_from_slice(&[0x53, 0x50, 0x41, 0x52, 1, 0, 0, 0]);
                 bytes[115] |= 1;

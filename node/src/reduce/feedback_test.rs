@@ -122,7 +122,7 @@ fn residuals_follow_committed_records_and_nothing_else() {
 }
 
 #[test]
-fn who_is_left_out_keeps_its_residual() {
+fn a_member_that_is_left_out_keeps_its_residual() {
     runtime().block_on(async {
         let flock = flock(Codec::Int4, 3);
         run(&flock, 0).await;
@@ -139,7 +139,7 @@ fn who_is_left_out_keeps_its_residual() {
 }
 
 #[test]
-fn what_was_left_of_sums_moves_to_the_contribution_when_the_owner_changes() {
+fn the_residual_of_a_sum_moves_to_the_contribution_when_the_owner_changes() {
     let feedback = Arc::new(Feedback::default());
     feedback.residuals().sums.insert(1, vec![0.25; CHUNK_ELEMENTS]);
     let key = flock(Codec::Int4, 2).key(0);

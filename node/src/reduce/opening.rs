@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_is_canonical(mut bytes in proptest::collection::vec(any::<u8>(), OPENING_BYTES), real in any::<bool>()) {
+        fn only_canonical_bytes_decode(mut bytes in proptest::collection::vec(any::<u8>(), OPENING_BYTES), real in any::<bool>()) {
             if real {
                 bytes[..8].copy_from_slice(&[0x53, 0x42, 0x4c, 0x4b, 1, 0, 0, 0]);
             }

@@ -73,7 +73,7 @@ fn sent_bytes(flock: &Flock, position: usize) -> usize {
 }
 
 #[test]
-fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
+fn a_member_that_dies_at_any_moment_is_named_or_the_update_is_complete() {
     runtime().block_on(async {
         let mut flock = flock(Codec::Int4, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
         let expected = flock.specified();
@@ -148,7 +148,7 @@ async fn play(flock: &Flock, attempt: u32, frames: &[(FrameKind, usize)], payloa
 }
 
 #[test]
-fn what_is_not_due_or_not_canonical_is_refused() {
+fn a_frame_that_is_not_due_or_not_canonical_is_refused() {
     runtime().block_on(async {
         // The test reads nothing of what member 1 sends, so its parts cannot all have left when "finished" sums arrive.
         let flock = flock(Codec::Int8, 2, 30 * CHUNK_ELEMENTS, 1024);
@@ -203,7 +203,7 @@ fn diverged_training_is_told_apart() {
 
 /// A member that claims to have every part already, and more.
 #[test]
-fn who_has_parts_of_chunks_that_there_are_not_is_refused() {
+fn a_member_that_claims_parts_of_chunks_that_do_not_exist_is_refused() {
     runtime().block_on(async {
         let flock = flock(Codec::Int8, 2, 30 * CHUNK_ELEMENTS, 1024);
         let (liar, honest) = (flock.pipes(0), flock.start(1, 1, None));
@@ -301,7 +301,7 @@ fn one_death_after_another_is_repaired() {
 /// One member withholds all bytes from some place of each stream on. Among the things that the others wait for, the
 /// first that depends on nothing else is due from that member.
 #[test]
-fn whoever_withholds_is_waited_for() {
+fn the_member_that_withholds_is_the_one_waited_for() {
     runtime().block_on(async {
         let mut flock = flock(Codec::Int8, 4, 9 * CHUNK_ELEMENTS + 77, 1 << 14);
         for staller in 0..4 {
@@ -322,7 +322,7 @@ fn whoever_withholds_is_waited_for() {
 /// A contribution a million times as long as the others counts for three of them if its READY says so. If its READY
 /// states the others' length, each owner that gets a part of it refuses that, and names the member.
 #[test]
-fn who_is_far_too_long_is_cut_or_refused() {
+fn a_contribution_that_is_far_too_long_is_cut_or_refused() {
     runtime().block_on(async {
         for codec in CODECS {
             let mut flock = flock(codec, 4, 5 * CHUNK_ELEMENTS + 300, 1 << 14);

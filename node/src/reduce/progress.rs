@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_awaited_first_is_told_even_if_nothing_moves() {
+    fn the_first_thing_awaited_is_told_even_if_nothing_moves() {
         crate::reduce::harness::runtime().block_on(async {
             let told = Arc::new(Mutex::new(None));
             let seen = Arc::clone(&told);

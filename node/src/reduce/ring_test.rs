@@ -50,7 +50,7 @@ proptest! {
 
 /// A member withholds all bytes from some place on: the member after it is behind all others, at whatever hop that was.
 #[test]
-fn whoever_is_starved_is_furthest_behind() {
+fn a_starved_member_is_furthest_behind() {
     runtime().block_on(async {
         // Many chunks; fewer chunks than members, so that some hops are empty.
         for elements in [9 * CHUNK_ELEMENTS + 77, 2 * CHUNK_ELEMENTS] {

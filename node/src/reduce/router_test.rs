@@ -39,7 +39,7 @@ async fn a_stream_finds_its_attempt_in_either_order() {
 }
 
 #[tokio::test]
-async fn what_was_left_stays_left() {
+async fn an_attempt_that_was_left_stays_left() {
     let router = BulkRouter::new(RUN);
     let waiting = tokio::spawn({
         let router = router.clone();

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_speculated_is_what_is_applied_and_what_is_specified() {
+    fn the_speculated_state_equals_the_applied_and_the_specified_state() {
         let codecs = [Codec::Int8, Codec::Bf16, Codec::Int4, Codec::TopK { k: 64 }];
         for (mode, codec) in SyncMode::ALL.iter().flat_map(|mode| codecs.map(|codec| (*mode, codec))) {
             let update = update::encode(codec, &delta()).expect("finite");

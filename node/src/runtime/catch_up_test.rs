@@ -17,7 +17,7 @@ fn way(held: &Link, links: &[&Link]) -> Vec<(Digest, u64)> {
 }
 
 #[test]
-fn who_catches_up_hears_what_was_merged_on_the_way_and_when() {
+fn a_node_that_catches_up_learns_of_each_merge_on_the_way_and_its_round() {
     let genesis = genesis();
     let first = merging(&genesis, &[3]);
     let second = merging(&first, &[]);

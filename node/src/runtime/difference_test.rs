@@ -65,7 +65,7 @@ fn merge(lineage: Digest, tokens: u64) -> Merge {
 }
 
 #[test]
-fn what_a_founded_lineage_has_learned_is_kept_and_mixed() {
+fn the_difference_of_a_founded_lineage_is_kept_and_mixed() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = store(dir.path());
     assert_eq!(held(&store), None);
@@ -132,7 +132,7 @@ fn the_one_with_more_work_behind_it_stays() {
 }
 
 #[test]
-fn what_is_damaged_is_lost_and_said_so() {
+fn a_damaged_difference_is_lost_and_reported_as_a_loss() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = store(dir.path());
     let mut last = standing(founded(1_000), trained(0.5));

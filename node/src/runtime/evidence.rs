@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_not_evidence() {
+    fn a_damaged_file_is_no_evidence() {
         let dir = tempfile::tempdir().expect("a folder");
         let store = store(dir.path());
         let long = [&[7; 32][..], &(STATEMENT_BYTES_MAX as u32 + 1).to_le_bytes(), &[0; 2_000]].concat();

@@ -65,7 +65,7 @@ mod tests {
     use starling_protocol::state::State;
 
     #[test]
-    fn who_asks_for_the_head_does_not_wait_for_a_change_of_the_tensors() {
+    fn a_reader_of_the_head_does_not_wait_for_a_change_of_the_tensors() {
         let record = genesis().record;
         let digest = record.digest();
         let vectors = State::initial(vec![1.0; 8], SyncMode::Rounds);

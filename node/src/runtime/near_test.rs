@@ -102,7 +102,7 @@ fn nobody_waits_for_ever_and_a_state_that_is_fetched_stays() {
 }
 
 #[test]
-fn who_asks_a_source_for_snapshots_is_told_to_come_back() {
+fn a_reader_that_asks_a_source_for_snapshots_is_told_to_come_back() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (ledger, mut jobs) = mpsc::channel(4);
     let source = Source::new(behind(dir.path()), Vec::new());

@@ -5,7 +5,7 @@ use crate::birth;
 use crate::chain::not_next;
 use crate::rocks::Table;
 use crate::store::{Change, Store};
-use crate::tip::{CANDIDATES_KEPT, Held, REGISTER_KEY};
+use crate::tip::{CANDIDATES_KEPT, Held, VOTE_STATE_KEY};
 use starling_protocol::engine::{Candidate, VoteState};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Store {
 impl Change<'_> {
     fn set_vote_state(&mut self, vote_state: &VoteState) {
         let kept = wire::encode_vote_state(vote_state);
-        self.batch.put(Table::Meta, REGISTER_KEY, kept);
+        self.batch.put(Table::Meta, VOTE_STATE_KEY, kept);
         self.tip.vote_state = Some(Arc::new(vote_state.clone()));
     }
 

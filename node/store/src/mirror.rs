@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_mirror_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::create(dir.path()).unwrap();
         assert_eq!(Mirror::read(&folder).unwrap(), None);

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_read_and_absence_is_no_damage() {
+    fn a_sealed_file_is_read_back_and_its_absence_is_no_damage() {
         let (dir, path) = sealed(b"a payload");
         assert_eq!(read_sealed(&path, &KIND, 9, Part::Private).unwrap().unwrap(), b"a payload");
         assert!(read_sealed(&dir.path().join("other"), &KIND, 9, Part::Private).unwrap().is_none());

@@ -20,7 +20,7 @@ pub(crate) const CANDIDATES_KEPT: usize = 4;
 const FORMAT_KEY: &[u8] = b"format";
 const VERSION_KEY: &[u8] = b"version";
 const HEAD_KEY: &[u8] = b"head";
-pub(crate) const REGISTER_KEY: &[u8] = b"register";
+pub(crate) const VOTE_STATE_KEY: &[u8] = b"register";
 
 /// Head, vote state, candidates and snapshots as of one version of the database.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +84,7 @@ impl Tip {
             (Some(named), Some(last)) if named == last.digest.0 => {}
             _ => return Err(damaged("the last record is not the head that is noted")),
         }
-        let vote_state = match db.get(Table::Meta, REGISTER_KEY)? {
+        let vote_state = match db.get(Table::Meta, VOTE_STATE_KEY)? {
             Some(bytes) => Some(Arc::new(wire::decode_vote_state(&bytes).map_err(|e| damaged(&e.to_string()))?)),
             None => None,
         };

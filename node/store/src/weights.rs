@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exported_is_read_by_us_and_by_the_library() {
+    fn exported_weights_are_read_by_us_and_by_the_library() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         let values = export(&path);

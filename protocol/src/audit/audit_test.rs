@@ -190,7 +190,7 @@ fn as_voted(parent: &Record, members: &[crate::NodeId]) -> Vec<(crate::NodeId, u
 }
 
 #[test]
-fn what_a_fork_leaves_is_outside_and_what_it_takes_is_its_own() {
+fn tokens_that_a_fork_leaves_are_outside_and_those_it_takes_are_its_own() {
     let mut chain = three();
     let skip = succession::skip(&chain[2], chain[2].digest()).unwrap();
     let fork = succession::fork(&skip, skip.digest(), &sample::spec(), &as_voted(&skip, &[node(1), node(2)])).unwrap();

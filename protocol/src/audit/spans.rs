@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn the_first_missing_span_is_told() {
         let mut spans = Spans::of(span(10, 10));
         spans.put(span(30, 10));
         assert_eq!(spans.take(span(15, 20)), Err(span(20, 10)));

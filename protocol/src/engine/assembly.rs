@@ -212,7 +212,7 @@ impl Round {
             return false;
         };
         let entered = self.set_vote.entered();
-        let grudge = entered && mutated!(Mutation::KeepGrudge);
+        let grudge = entered && mutated!(Mutation::KeepSpoilersOut);
         if !met && !grudge && self.forgive() {
             return true;
         }

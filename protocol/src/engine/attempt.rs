@@ -106,7 +106,7 @@ impl Round {
         if !met {
             return self.fail_attempt("its members are no quorum of the voters", None, ctx, out);
         }
-        if mutated!(Mutation::OwnKnobs) {
+        if mutated!(Mutation::OwnSettings) {
             record.next.dwell = ctx.me.0[0];
         }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();

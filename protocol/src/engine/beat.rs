@@ -68,16 +68,16 @@ impl Beat {
     /// Tells peers this node's head and phase, on change and once a beat.
     pub fn tell_heads(&mut self, scene: &Scene<'_>, out: &mut Out) {
         let ctx = scene.ctx;
-        let chain_head = (ctx.head_digest(), scene.phase());
+        let told = (ctx.head_digest(), scene.phase());
         let due = ctx.is_beat_due(self.head_at);
-        let news = self.told != Some(chain_head);
+        let news = self.told != Some(told);
         if due || (news && ctx.may_speak_again(self.head_at)) {
-            self.told = Some(chain_head);
+            self.told = Some(told);
             self.head_at = Some(ctx.now);
             out.send_to(ctx, &ctx.beat_targets(false), &Message::Head(scene.head_message()));
         }
-        if ctx.is_large() && (self.told_far != chain_head.0 || ctx.is_far_beat_due(self.far_at)) {
-            self.told_far = chain_head.0;
+        if ctx.is_large() && (self.told_far != told.0 || ctx.is_far_beat_due(self.far_at)) {
+            self.told_far = told.0;
             self.far_at = ctx.now;
             out.send_to(ctx, &ctx.beat_targets(true), &Message::Head(scene.head_message()));
         }

@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 /// The number of claims that are looked at at a time.
 pub const CLAIMS_MAX: usize = 8;
 /// The number of these for each class of peers. Strangers have four until this node has a head, and then one.
-const OF_STANDING_MAX: usize = 2;
+const OF_CLASS_MAX: usize = 2;
 const STRANGERS_MAX: (usize, usize) = (4, 1);
 /// The number of these for one lineage: a peer that is slow to prove a claim does not keep another from proving it.
 const OF_LINEAGE_MAX: usize = 2;
@@ -64,13 +64,13 @@ impl Sync {
         for (id, place) in ctx.places() {
             if self.calls_away(&id, &place, round, ctx) {
                 let failures = ctx.peers.get(&id).map_or(0, |peer| peer.chain.failures);
-                wanted.push((self.chain_head_of(&id, ctx), failures, Reverse(place.seq), id, place));
+                wanted.push((self.class_of(&id, ctx), failures, Reverse(place.seq), id, place));
             }
         }
-        wanted.sort_unstable_by_key(|(chain_head, failures, seq, id, _)| (*chain_head, *failures, *seq, *id));
+        wanted.sort_unstable_by_key(|(class, failures, seq, id, _)| (*class, *failures, *seq, *id));
         let foreign = ctx.head.is_none() || self.seeks_adoption();
-        for (chain_head, _, _, peer, place) in wanted {
-            if self.may_ask(chain_head, &peer, &place, ctx) {
+        for (class, _, _, peer, place) in wanted {
+            if self.may_ask(class, &peer, &place, ctx) {
                 let Place { seq, record, .. } = place;
                 self.claims.asked.insert(peer, place);
                 out.push(Output::Prove { peer, seq, record, foreign });
@@ -80,23 +80,23 @@ impl Sync {
 
     /// Whether there is room for one more claim, of this peer. A peer of a lower class, which may prove nothing for as
     /// long as it likes, takes none of that room.
-    fn may_ask(&self, chain_head: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
+    fn may_ask(&self, class: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let asked = &self.claims.asked;
-        let counts = |id: &NodeId| self.chain_head_of(id, ctx) <= chain_head || mutated!(Mutation::StrangersFirst);
+        let counts = |id: &NodeId| self.class_of(id, ctx) <= class || mutated!(Mutation::StrangersFirst);
         let alike = asked.iter().filter(|(id, other)| counts(id) && other.lineage == place.lineage).count();
         let known = asked.iter().any(|(id, other)| counts(id) && other.record == place.record);
-        let of_chain_head = asked.keys().filter(|id| self.chain_head_of(id, ctx) == chain_head).count();
-        let places = match (chain_head, &ctx.head) {
+        let of_class = asked.keys().filter(|id| self.class_of(id, ctx) == class).count();
+        let places = match (class, &ctx.head) {
             (STRANGER, None) => STRANGERS_MAX.0,
             (STRANGER, Some(_)) => STRANGERS_MAX.1,
-            _ => OF_STANDING_MAX,
+            _ => OF_CLASS_MAX,
         };
-        let room = asked.len() < CLAIMS_MAX && of_chain_head < places && alike < OF_LINEAGE_MAX;
+        let room = asked.len() < CLAIMS_MAX && of_class < places && alike < OF_LINEAGE_MAX;
         room && !known && !asked.contains_key(peer)
     }
 
     /// The class of a peer. Peers that the user named come first, then voters, then learners, then all others.
-    fn chain_head_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
+    fn class_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
         if self.guides.contains(id) {
             GUIDE
         } else if ctx.is_voter(id) {
@@ -230,14 +230,14 @@ impl Sync {
     pub fn has_source(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let by = self.shown_by(proven);
         let trusted =
-            |id: &NodeId| Some(*id) == by || self.chain_head_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource);
+            |id: &NodeId| Some(*id) == by || self.class_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource);
         ctx.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
     }
 
     /// Whether a peer's claim counts without a proof, or is proven.
     pub fn is_believed(&self, id: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
-        proven || self.chain_head_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource)
+        proven || self.class_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource)
     }
 
     fn shown_by(&self, proven: &Proven) -> Option<NodeId> {
@@ -268,7 +268,7 @@ impl Sync {
         let there = ctx.places().filter(|(_, place)| proven.is_held_at(place));
         let mut sources: Vec<NodeId> = there.map(|(id, _)| id).collect();
         let by = self.shown_by(proven);
-        sources.sort_by_key(|id| (Some(*id) != by, self.chain_head_of(id, ctx)));
+        sources.sort_by_key(|id| (Some(*id) != by, self.class_of(id, ctx)));
         sources
     }
 }

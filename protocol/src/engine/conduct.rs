@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 /// The number of COMMITs for which a node excludes another whose bytes it has refused: the other may have been a broken
 /// machine, and be mended.
-const SHUNNED_ROUNDS: u64 = 8;
+const EXCLUDED_ROUNDS: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Conduct {
@@ -189,7 +189,7 @@ impl Conduct {
 
     /// Excludes a member for a while, because this node has refused its bytes in an attempt at this round.
     pub fn exclude(&mut self, id: NodeId, round: u64) {
-        self.excluded.insert(id, round.saturating_add(SHUNNED_ROUNDS));
+        self.excluded.insert(id, round.saturating_add(EXCLUDED_ROUNDS));
     }
 
     /// Whether this node excludes another.

@@ -250,7 +250,7 @@ impl Engine {
         if self.own_votes.vote_state.is_none() {
             self.own_votes.write_empty(&self.ctx, &mut self.out);
         } else if self.own_votes.went_along(&head.record, &self.ctx.me) {
-            if !mutated!(Mutation::LoseForksRegister) {
+            if !mutated!(Mutation::LoseForksVotes) {
                 self.own_votes.take_along(lineage, digest, &self.ctx, &mut self.out);
             }
         } else if self.own_votes.is_elsewhere(&lineage) {

@@ -266,7 +266,7 @@ mod tests {
     use crate::wire::sample::node;
 
     #[test]
-    fn what_was_looked_at_and_has_not_come_is_what_a_node_wakes_for() {
+    fn a_node_wakes_for_a_deadline_it_looked_at_that_has_not_come() {
         let mut ctx = Ctx::sample();
         let mut round = ctx.sample_round();
         let lost = node(16);

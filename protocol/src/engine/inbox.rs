@@ -6,7 +6,7 @@ use super::ctx::Ctx;
 use super::io::{Claim, Finish, Notice, Output, Refusal};
 use super::outbox::Out;
 use super::peer::{Incarnation, Peer, make_room};
-use super::split::who_signed;
+use super::split::signers_of_both;
 use super::succession::{self, SignedReady, merging};
 use super::vote::Objection;
 use super::{Engine, scene};
@@ -214,7 +214,7 @@ impl Engine {
         if !known {
             return Err(Refusal::Stale.into());
         }
-        if self.conduct.is_equivocator(&from) && !mutated!(Mutation::WelcomeConvicted) {
+        if self.conduct.is_equivocator(&from) && !mutated!(Mutation::WelcomeEquivocators) {
             return Err(Refusal::NotAdmitted { why: CONTRADICTED }.into());
         }
         // A member has been admitted before.
@@ -304,7 +304,7 @@ impl Engine {
         let (ours, theirs) = (&split.ours.1, &split.theirs.1);
         if self.ctx.a_voter_signed(ours, theirs) {
             self.freeze(ours.clone(), theirs.clone());
-        } else if let Some(peer) = who_signed(ours, theirs).next() {
+        } else if let Some(peer) = signers_of_both(ours, theirs).next() {
             let refusal = Refusal::Equivocation { what: "records of former voters" };
             self.out.notice(Notice::Refused { peer, refusal });
         }

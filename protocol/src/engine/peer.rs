@@ -19,7 +19,7 @@ const READYS_MAX: usize = 2;
 pub(super) struct Peer {
     pub link: Link,
     pub process: Process,
-    pub vote_state: PeerRegister,
+    pub vote_state: PeerVoteState,
     pub said: Words,
     pub chain: Chain,
 }
@@ -56,7 +56,7 @@ pub(super) struct Process {
 
 /// The peer's signed statements, and what the peer and this node know of each other's.
 #[derive(Debug, Default)]
-pub(super) struct PeerRegister {
+pub(super) struct PeerVoteState {
     /// The incarnation that the peer speaks under, and the newest place that it has signed under an incarnation.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
@@ -125,7 +125,7 @@ impl Peer {
         Self {
             link,
             process,
-            vote_state: PeerRegister { incarnation: 7, ..PeerRegister::default() },
+            vote_state: PeerVoteState { incarnation: 7, ..PeerVoteState::default() },
             ..Self::default()
         }
     }

@@ -45,7 +45,7 @@ impl Round {
                 }
             }
             let spared = |id: &NodeId| head.quorum.met_by(|other| other != id && here(other));
-            let Some(leaves) = who_leaves(&links, spared, self.head.digest) else { break };
+            let Some(leaves) = member_that_sits_out(&links, spared, self.head.digest) else { break };
             ready.retain(|c| c.member != leaves);
         }
         if head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id)) { ready } else { all }
@@ -53,7 +53,7 @@ impl Round {
 }
 
 /// The member that sits the round out, among members with links that are down.
-fn who_leaves(
+fn member_that_sits_out(
     links: &BTreeMap<NodeId, BTreeSet<NodeId>>,
     spared: impl Fn(&NodeId) -> bool,
     parent: Digest,
@@ -77,19 +77,19 @@ mod tests {
     #[test]
     fn two_that_do_not_reach_each_other_take_turns() {
         let pair = links(&[(1, 2)]);
-        let left = |parent| who_leaves(&pair, |_| true, Digest([parent; 32])).map(|id| id.0[0]);
+        let left = |parent| member_that_sits_out(&pair, |_| true, Digest([parent; 32])).map(|id| id.0[0]);
         assert_eq!((left(0), left(3), left(1), left(2)), (Some(2), Some(1), Some(2), Some(1)));
         assert_eq!(left(0), left(0), "all choose the same");
     }
 
     #[test]
-    fn who_has_most_links_down_goes_and_then_whom_the_quorum_can_spare() {
+    fn the_member_with_most_links_down_goes_or_of_equals_one_the_quorum_can_spare() {
         let star = links(&[(1, 2), (1, 3), (1, 4)]);
-        assert_eq!(who_leaves(&star, |_| false, Digest([0; 32])), Some(NodeId([1; 32])));
+        assert_eq!(member_that_sits_out(&star, |_| false, Digest([0; 32])), Some(NodeId([1; 32])));
         for parent in 0..4 {
-            let leaves = who_leaves(&links(&[(1, 2)]), |id| id.0[0] == 1, Digest([parent; 32]));
+            let leaves = member_that_sits_out(&links(&[(1, 2)]), |id| id.0[0] == 1, Digest([parent; 32]));
             assert_eq!(leaves, Some(NodeId([1; 32])));
         }
-        assert_eq!(who_leaves(&BTreeMap::new(), |_| true, Digest([0; 32])), None);
+        assert_eq!(member_that_sits_out(&BTreeMap::new(), |_| true, Digest([0; 32])), None);
     }
 }

@@ -44,6 +44,6 @@ impl Round {
 impl Ctx {
     /// Whether the word of one member does not count against another: a learner's against a voter.
     pub fn is_outvoted(&self, by: &NodeId, of: &NodeId) -> bool {
-        !self.is_voter(by) && self.is_voter(of) && !mutated!(Mutation::LearnersAccuse)
+        !self.is_voter(by) && self.is_voter(of) && !mutated!(Mutation::LearnersReport)
     }
 }

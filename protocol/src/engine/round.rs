@@ -3,9 +3,9 @@
 use super::chain::ChainHead;
 use super::clock::Moment;
 use super::ctx::Ctx;
-use super::cut::QuorumLoss;
 use super::io::{AttemptKey, Output, PersistToken};
 use super::outbox::Out;
+use super::quorum_loss::QuorumLoss;
 use super::results::Results;
 use super::succession::{self, SignedReady};
 use super::vote::Instance;

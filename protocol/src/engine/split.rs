@@ -40,12 +40,12 @@ impl Ctx {
 
     /// Whether a node that votes at the head has signed both.
     pub fn a_voter_signed(&self, ours: &Certificate, theirs: &Certificate) -> bool {
-        who_signed(ours, theirs).any(|id| self.is_voter(&id)) || mutated!(Mutation::HeedFormerVoters)
+        signers_of_both(ours, theirs).any(|id| self.is_voter(&id)) || mutated!(Mutation::HeedFormerVoters)
     }
 }
 
 /// The nodes whose votes are in both, by ascending id.
-pub(super) fn who_signed(ours: &Certificate, theirs: &Certificate) -> impl Iterator<Item = NodeId> + use<> {
+pub(super) fn signers_of_both(ours: &Certificate, theirs: &Certificate) -> impl Iterator<Item = NodeId> + use<> {
     let others = certificate::signers(theirs);
     certificate::signers(ours).into_iter().filter(move |id| others.contains(id))
 }

@@ -188,7 +188,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
         return None;
     }
     let lineage = fork_lineage(&parent.lineage, &parent_digest, &gone);
-    probation.quorum_lost(&parent_digest, &mut gone);
+    probation.fork_voters(&parent_digest, &mut gone);
     let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_said_again_to_whom_it_may_be_lost() {
+    fn a_vote_is_repeated_to_the_nodes_that_may_have_missed_it() {
         let (ctx, mut out, own_votes) = (Ctx::sample(), Out::default(), OwnVotes::default());
         let mut vote = ctx.sample_round().record_vote;
         assert!(vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none(), "nothing to say");

@@ -81,7 +81,7 @@ impl OwnVotes {
             });
         };
         identity.incarnation = vote_state.incarnation;
-        if !mutated!(Mutation::ForgetRegister) {
+        if !mutated!(Mutation::ForgetVoteState) {
             self.vote_state = Some(vote_state);
             identity.resumed = true;
         }

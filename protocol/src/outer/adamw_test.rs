@@ -98,7 +98,7 @@ fn pieces_agree_with_the_whole() {
 }
 
 #[test]
-fn what_is_lost_or_of_another_rule_is_said() {
+fn an_update_that_overflows_or_lacks_a_moment_is_reported() {
     let spec = run(0.0);
     let elements = spec.model.parameters() as usize;
     let rule = Rule::of(&spec, &after(0), 1);

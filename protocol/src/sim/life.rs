@@ -29,7 +29,7 @@ impl World {
         let nothing = node > 0 || self.nodes.iter().all(|n| n.disk.chain.is_empty());
         let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
         if self.nodes[node].disk.vote_state.is_some() {
-            self.marks.hit("restart with a register");
+            self.marks.hit("restart with a vote state");
         }
         if !self.nodes[node].disk.evidence.is_empty() {
             self.marks.hit("evidence after a restart");

@@ -29,7 +29,7 @@ pub const MARKS: &[&str] = &[
     "crash between commit and persist",
     "write torn at a crash",
     "all crashed at once",
-    "restart with a register",
+    "restart with a vote state",
     "old disk",
     "copied disk",
     "old disk known by certificates only",

@@ -191,7 +191,7 @@ fn a_suspended_node_rolls_nobody_back() {
 }
 
 #[test]
-fn who_leaves_is_not_waited_for() {
+fn a_leaving_member_is_not_waited_for() {
     let mut world = flock(3, Options::calm(3));
     let left_at = world.now;
     world.feed(2, Input::Leave);

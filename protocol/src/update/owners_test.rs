@@ -128,7 +128,7 @@ fn two_own_in_proportion_and_slow_ones_nothing() {
 }
 
 #[test]
-fn what_the_dead_owned_is_spread_over_the_others() {
+fn the_chunks_of_a_dead_owner_are_spread_over_the_others() {
     let flock: Vec<(NodeId, u32)> = (1..=5).map(|fill| (NodeId([fill; 32]), 0)).collect();
     let here: Vec<NodeId> = [1, 2, 4, 5].map(|fill| NodeId([fill; 32])).to_vec();
     let owners = Owners::among(&flock, &here, 1000);

@@ -9,7 +9,7 @@ fn stated(tokens: u64, steps: u32, norm: f32) -> Stated {
 }
 
 #[test]
-fn who_is_far_longer_than_the_others_is_cut_to_three_of_them() {
+fn a_contribution_far_longer_than_the_others_is_cut_to_three_of_them() {
     let all = [stated(100, 10, 1.0), stated(100, 10, 1.25), stated(100, 10, 0.75), stated(100, 10, 1.25e6)];
     // The upper median of four is the third.
     assert_eq!(weights(&all), [0.25, 0.25, 0.25, (0.25 * (3.0 * 1.25 / 1.25e6)) as f32]);
@@ -22,7 +22,7 @@ fn who_is_far_longer_than_the_others_is_cut_to_three_of_them() {
 }
 
 #[test]
-fn who_has_done_all_steps_is_not_cut_because_others_were_late() {
+fn a_member_that_did_all_steps_is_not_cut_because_others_were_late() {
     let late = stated(10, 1, 1.0);
     let all = [stated(100, 10, 10.0), late, late, late];
     assert_eq!(weights(&all)[0], (100.0f64 / 130.0) as f32);
@@ -84,7 +84,7 @@ proptest! {
 
     /// A part from an honest member is never refused for its length, with any codec.
     #[test]
-    fn what_is_encoded_is_never_much_longer_than_it_was(
+    fn an_encoded_vector_is_never_much_longer_than_the_original(
         seed in any::<u64>(),
         tail in 1u32..6,
         size in -90i32..90,

@@ -21,7 +21,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
         ("fork-record".to_owned(), encode_record(&sample::fork())),
         ("fork-lineage".to_owned(), sample::fork().lineage.0.to_vec()),
         ("certificate".to_owned(), encode_certificate(&sample::certificate())),
-        ("register".to_owned(), encode_vote_state(&sample::vote_state())),
+        ("vote_state".to_owned(), encode_vote_state(&sample::vote_state())),
         ("candidate".to_owned(), encode_candidate(&sample::candidate())),
         ("ticket".to_owned(), encode_ticket(&sample::ticket())),
         ("ticket-grant".to_owned(), sample::ticket().grant(&sample::digest(1)).0.to_vec()),
@@ -73,7 +73,7 @@ fn the_files_bytes_decode_to_the_samples() {
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
     assert_eq!(decode_record(&bytes("fork-record")), Ok(sample::fork()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));
-    assert_eq!(decode_vote_state(&bytes("register")), Ok(sample::vote_state()));
+    assert_eq!(decode_vote_state(&bytes("vote_state")), Ok(sample::vote_state()));
     assert_eq!(decode_candidate(&bytes("candidate")), Ok(sample::candidate()));
     assert_eq!(decode_ticket(&bytes("ticket")), Ok(sample::ticket()));
     assert_eq!(decode_revocation(&bytes("revocation")), Ok(sample::revocation()));

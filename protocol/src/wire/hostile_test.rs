@@ -173,7 +173,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
         ("record", record, lists),
         ("spec", spec, vec![0, table, allow]),
         ("candidate", candidate, in_candidate),
-        ("register", vote_state, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + 4 + VALUE_MEMBERS]),
+        ("vote_state", vote_state, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + 4 + VALUE_MEMBERS]),
         ("certificate", encode_certificate(&sample::certificate()), vec![72, 80]),
     ]
 }
@@ -183,7 +183,7 @@ fn decode_document(kind: &str, bytes: &[u8]) -> Result<(), WireError> {
         "record" => decode_record(bytes).map(drop),
         "spec" => decode_spec(bytes).map(drop),
         "candidate" => decode_candidate(bytes).map(drop),
-        "register" => decode_vote_state(bytes).map(drop),
+        "vote_state" => decode_vote_state(bytes).map(drop),
         "certificate" => decode_certificate(bytes).map(drop),
         "ticket" => decode_ticket(bytes).map(drop),
         _ => decode_revocation(bytes).map(drop),

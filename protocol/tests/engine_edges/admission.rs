@@ -49,7 +49,7 @@ fn after_a_round(bench: &mut Bench) -> Record {
 }
 
 #[test]
-fn open_lets_in_whoever_knows_the_run_and_two_at_a_time() {
+fn open_lets_in_all_that_know_the_run_two_at_a_time() {
     let mut bench = flock(AdmissionMode::Open);
     for stranger in [7, 8, 9] {
         assert!(refusals(&ask(&mut bench, stranger, &[])).is_empty());
@@ -60,7 +60,7 @@ fn open_lets_in_whoever_knows_the_run_and_two_at_a_time() {
 }
 
 #[test]
-fn a_list_lets_in_who_is_on_it() {
+fn a_list_lets_in_the_nodes_on_it() {
     let mut bench = flock(AdmissionMode::List);
     assert_eq!(refusals(&ask(&mut bench, 9, &[])), [&refused("not_listed")]);
     assert!(refusals(&ask(&mut bench, 7, &[])).is_empty());
@@ -101,7 +101,7 @@ fn a_ticket_lets_in_its_holder_in_time_and_so_often() {
 
 /// More than half of the voters pass on that the creator has revoked a ticket, and an identity.
 #[test]
-fn what_is_revoked_lets_nobody_in_any_more() {
+fn a_revoked_ticket_or_identity_lets_nobody_in_any_more() {
     let mut bench = flock(AdmissionMode::Ticket);
     let run = bench.spec.digest();
     let ticket = Ticket::sign(&Key(id(CREATOR)), &run, 1, None, 0, 0);
@@ -185,7 +185,7 @@ fn listed_nodes_have_places_before_they_have_said_anything() {
 
 /// The newcomer's head admitted it, and it has to read the newer record to know better: its connection stays.
 #[test]
-fn who_has_not_heard_yet_that_it_is_not_admitted_is_not_shut_out() {
+fn a_newcomer_that_cannot_know_its_refusal_yet_is_not_shut_out() {
     let mut bench = flock(AdmissionMode::Ticket);
     let ticket = wire::encode_ticket(&Ticket::sign(&Key(id(CREATOR)), &bench.spec.digest(), 1, None, 1, 0));
     let early = join(&bench, &ticket);

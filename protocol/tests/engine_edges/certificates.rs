@@ -258,7 +258,7 @@ fn opened(bench: &Bench, bytes: &[u8]) -> Message {
 }
 
 #[test]
-fn a_fork_is_proven_by_all_who_go_and_nobody_else() {
+fn a_fork_is_proven_by_all_its_members_and_nobody_else() {
     let bench = Bench::flock(4);
     let (record, good) = fork_of(&bench, &[2, 3], INCARNATION);
     assert_eq!(record.kind, RecordKind::Fork);

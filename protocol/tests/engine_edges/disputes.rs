@@ -89,7 +89,7 @@ fn a_fetched_result_is_rebuilt_of_the_set_that_was_named_only() {
 /// While a decided record is being written, jobs for other results are gone, and a late result is ignored. Found by the
 /// simulator (seed 122).
 #[test]
-fn what_is_fetched_after_the_decision_is_not_looked_at() {
+fn a_result_fetched_after_the_decision_is_ignored() {
     let (candidate, named) = held();
     let mut bench = Bench::flock(3);
     bench.trained();
@@ -136,7 +136,7 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
 /// A member whose own result is not the decided one asks others for the state at once, and not only when it wakes next.
 /// Found by the simulator (seed 1556).
 #[test]
-fn whose_result_is_not_the_decided_one_asks_for_the_state_at_once() {
+fn a_member_whose_result_is_not_the_decided_one_asks_for_the_state_at_once() {
     let mut bench = Bench::flock(4);
     for peer in [2, 3, 4] {
         let head = bench.chain_head(Phase::Ready, 0);

@@ -149,7 +149,7 @@ fn evidence_of_others_is_checked_held_and_passed_on_once() {
 }
 
 #[test]
-fn evidence_outlives_a_restart_and_is_told_to_who_comes() {
+fn evidence_outlives_a_restart_and_is_told_to_peers_that_come() {
     let mut bench = Bench::flock(3);
     let evidence = two_votes(&bench, 2);
     bench.say(3, &Message::Evidence(evidence.clone()));
@@ -161,7 +161,7 @@ fn evidence_outlives_a_restart_and_is_told_to_who_comes() {
 }
 
 #[test]
-fn who_has_contradicted_itself_is_not_let_in() {
+fn a_node_that_contradicted_itself_is_not_let_in() {
     let mut bench = Bench::flock(3);
     let record = bench.record();
     let join = Message::Join(Join {

@@ -3,11 +3,12 @@
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
 use crate::certificates::fork_of;
+use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::engine::succession::{self, SignedReady};
 use starling_protocol::message::{Head, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind};
 use starling_protocol::quorum::Quorum;
-use starling_protocol::record::Role;
+use starling_protocol::record::{Record, Role};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, wire};
 
@@ -136,11 +137,48 @@ pub fn a_forks_member_takes_its_vote_state_along_also_when_it_was_killed() {
     for (left, incarnation) in [(digest(0x77), INCARNATION), (bench.record().lineage, INCARNATION + 1)] {
         let mut bench = Bench::flock(3);
         let (record, proof) = fork_of(&bench, &[ME, 2], incarnation);
-        bench.vote_state.as_mut().expect("a register").lineage = left;
+        bench.vote_state.as_mut().expect("a vote state").lineage = left;
         bench.head = Some((record, Some(proof)));
         bench.restart(2_000);
         assert!(bench.vote_state.as_ref().is_some_and(|vote_state| vote_state.incarnation >= 2_000));
     }
+}
+
+/// A member has signed a fork, and the last Fork of the others does not arrive: it is given the record. It speaks there
+/// under the name that it has in the record, and takes its vote state along.
+#[test]
+fn a_signer_of_a_fork_that_is_given_the_record_keeps_its_incarnation() {
+    let mut spec = spec();
+    spec.partition.minority = starling_protocol::run::Minority::Fork;
+    let mut bench = Bench::flock_of(spec, &voters(5));
+    for peer in [3, 4, 5] {
+        bench.feed(Input::PeerDown { peer: id(peer) });
+    }
+    let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
+    let signs = |bench: &Bench, outputs: &[Output]| {
+        let fork = |message| matches!(message, Message::Fork(fork) if fork.record == record.digest());
+        sent(&bench.spec, outputs).into_iter().any(|(_, message)| fork(message))
+    };
+    let mut waited = 0;
+    loop {
+        let outputs = bench.wait(1_000_000);
+        if signs(&bench, &outputs) {
+            break;
+        }
+        let here = bench.chain_head(Phase::Training, waited);
+        bench.say(2, &Message::Head(here));
+        waited += 1;
+        assert!(waited < 300, "it does not fork: {:?}", bench.engine.view());
+    }
+    let Record { lineage, seq, tokens, .. } = record;
+    let there = Head { record: record.digest(), lineage, seq, tokens, ..bench.chain_head(Phase::Training, 0) };
+    let ancestry = Ancestry::of([&bench.record(), &record]);
+    let outputs = bench.claim(2, &there, &ancestry);
+    let given = |output: &Output| matches!(output, Output::CatchUp { target, .. } if *target == record.digest());
+    assert!(outputs.iter().any(given), "{outputs:?}");
+    bench.feed(Input::CaughtUp { record, certificate: Some(proof), ancestry });
+    let vote_state = bench.vote_state.clone().expect("a vote state is on the disk");
+    assert_eq!((vote_state.incarnation, vote_state.lineage), (INCARNATION, lineage));
 }
 
 /// A flock of two, in which this node decides alone as long as the other is away.
@@ -190,7 +228,7 @@ fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
 /// A learner in a flock of two voters, one of which is gone, and the other waits for its word. The learner does not
 /// count on that voter, and goes along into its fork.
 #[test]
-fn who_says_that_it_is_quorum_lost_is_no_quorum() {
+fn a_voter_that_says_it_lost_the_quorum_does_not_count_for_one() {
     let mut spec = spec();
     spec.partition.minority = starling_protocol::run::Minority::Fork;
     let members = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)];
@@ -231,7 +269,7 @@ fn told(bench: &mut Bench, peer: u8) -> Head {
 /// A voter that was killed in the middle of a vote, and has not heard another voter's word since, casts no vote. A node
 /// that counted on it would wait for a quorum that does not exist. Found by the simulator (seed 1209).
 #[test]
-fn who_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
+fn a_voter_that_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
     let mut bench = Bench::flock(3);
     let key = bench.all_ready();
     bench.feed(Input::Reduced { key, update: digest(9) });

@@ -18,7 +18,7 @@ fn flock_with(learner: u8, engine: EngineKind) -> Bench {
 }
 
 #[test]
-fn who_does_not_vote_is_told_of_a_decision() {
+fn a_learner_is_told_of_a_decision() {
     let roles = [(ME, Role::Voter), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner)];
     let mut bench = Bench::flock_of(spec(), &roles);
     let outputs = bench.commit();

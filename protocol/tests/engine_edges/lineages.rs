@@ -200,7 +200,7 @@ pub fn slow_strangers_keep_no_claim_of_others_from_being_looked_at() {
         assert_eq!(asked(&bench.say(peer, &Message::Head(head(lineage, seq, 500)))), 1, "{peer}");
     }
     assert_eq!(asked(&bench.say(2, &Message::Head(claim.clone()))), 1);
-    assert_eq!(asked(&bench.say(3, &Message::Head(claim))), 0, "as long as one of its chain_head is asked");
+    assert_eq!(asked(&bench.say(3, &Message::Head(claim))), 0, "as long as one of its class is asked");
 }
 
 /// A fork that left this lineage has lost the right to it, whatever it has trained. A lineage that this node's own

@@ -104,7 +104,7 @@ fn without_its_turn_a_norm_or_a_whole_difference_the_contribution_is_plain() {
 }
 
 #[test]
-fn what_may_not_be_merged_is_refused_by_name() {
+fn a_merge_that_is_not_allowed_is_refused_by_name() {
     let refusal = [&Refusal::Malformed { what: "ready that merges what it may not" }];
     let bench = flock;
     let most = bench().record().next.merge_tokens;
@@ -138,7 +138,7 @@ fn nothing_is_merged_where_every_step_is_averaged() {
 }
 
 #[test]
-fn of_two_that_merge_the_same_one_says_its_ready_anew() {
+fn one_of_two_members_that_merge_the_same_lineage_says_its_ready_anew() {
     for other in [2, 3, 4] {
         let mut bench = flock();
         bench.feed(difference(1_000, 0));

@@ -146,7 +146,7 @@ fn a_newcomer_that_keeps_up_is_not_waited_for() {
 
 /// One voter of three that hears a newcomer which the others do not hear holds up nobody for long.
 #[test]
-fn who_waits_alone_goes_along_with_the_others() {
+fn a_voter_that_waits_alone_goes_along_with_the_others() {
     let mut bench = Bench::flock(3);
     bench.greet(9, BOOT);
     bench.say(9, &fetching(0));

@@ -151,7 +151,7 @@ fn one_of_each(bench: &Bench) -> Vec<(Message, bool)> {
 
 /// A stranger's message costs only the verification of its own signature.
 #[test]
-pub fn of_a_stranger_only_what_leads_to_a_seat_is_looked_at() {
+pub fn only_messages_of_a_stranger_that_lead_to_a_seat_are_looked_at() {
     let mut bench = Bench::flock(4);
     bench.greet(9, BOOT);
     for (message, heeded) in one_of_each(&bench) {
@@ -172,7 +172,7 @@ pub fn of_a_stranger_only_what_leads_to_a_seat_is_looked_at() {
 
 /// Another node's message is free to send, and its signature costs a check: the sender is compared first.
 #[test]
-pub fn who_it_is_from_is_looked_at_before_its_signature() {
+pub fn the_sender_of_a_message_is_compared_before_its_signature_is_checked() {
     let mut bench = Bench::flock(4);
     let head: Head = bench.chain_head(Phase::Training, 0);
     let own = bench.seal(ME, &Message::Head(head.clone()));
@@ -195,7 +195,7 @@ pub fn who_it_is_from_is_looked_at_before_its_signature() {
 
 /// A message that the driver has opened has the same effect as its bytes, and costs the engine nothing.
 #[test]
-fn what_was_opened_elsewhere_is_heard_as_if_it_had_come_as_bytes() {
+fn a_message_opened_by_the_driver_is_heard_as_if_it_had_come_as_bytes() {
     let (mut one, mut other) = (Bench::flock(3), Bench::flock(3));
     let ready = one.ready(2);
     let lie = Ready { loss_q16: 99, ..ready.clone() };
@@ -212,7 +212,7 @@ fn what_was_opened_elsewhere_is_heard_as_if_it_had_come_as_bytes() {
 /// A READY that came before its sender had a seat here is not lost: it is said again to each node that comes to the
 /// record.
 #[test]
-fn a_newcomers_ready_is_said_again_to_who_comes_to_its_record() {
+fn a_newcomers_ready_is_said_again_to_peers_that_come_to_its_record() {
     let mut bench = Bench::flock(3);
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.greet(2, BOOT);

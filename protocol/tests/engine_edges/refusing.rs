@@ -23,7 +23,7 @@ fn members(numbers: [u8; 3]) -> [NodeId; 3] {
 }
 
 #[test]
-fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
+fn a_member_whose_frame_is_refused_is_out_at_once_and_the_others_are_told() {
     let mut bench = Bench::flock(4);
     let key = bench.all_ready();
     let outputs = refuse(&mut bench, key, 3, true);
@@ -43,7 +43,7 @@ fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
 }
 
 #[test]
-fn who_is_reported_is_left_out_and_who_reports_another_next_time_is_left_out_itself() {
+fn a_reported_member_is_left_out_and_a_reporter_of_a_second_one_is_left_out_itself() {
     let mut bench = Bench::flock(4);
     bench.all_ready();
     let mut outputs = report_refusal(&mut bench, 2, 3);

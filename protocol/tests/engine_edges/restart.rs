@@ -177,7 +177,7 @@ fn a_vote_state_ahead_of_its_head_signs_nothing_below_it() {
 
 /// When all restart at once, nobody remembers what was heard: only the certificates on their disks show it.
 #[test]
-fn what_certificates_show_is_known_after_a_restart_of_all() {
+fn votes_that_certificates_show_are_known_after_a_restart_of_all_nodes() {
     let mut bench = Bench::flock(3);
     bench.commit();
     bench.commit();

@@ -90,7 +90,7 @@ fn standstill(members: usize, staller: usize, sends: u64) -> Vec<u64> {
 
 /// T20: withholding at any hop costs the member that withholds its place, not its honest neighbour.
 #[test]
-fn t20_who_stops_at_any_hop_is_left_out() {
+fn t20_a_member_that_stops_at_any_hop_is_left_out() {
     for staller in [2, 3, 4] {
         for hop in 0..6 {
             let mut bench = Bench::flock(4);
@@ -184,7 +184,7 @@ pub fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, 
 
 /// T20: with owners, the members are asked that wait for something that depends on nothing else. Sums depend on parts.
 #[test]
-fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
+fn t20_a_member_that_withholds_from_owners_or_as_one_is_left_out() {
     use Awaited::{Part, Room, Sum};
     for staller in [2, 3, 4] {
         let honest: Vec<u8> = [1, 2, 3, 4].into_iter().filter(|n| *n != staller).collect();
@@ -209,7 +209,7 @@ fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
 
 /// A member that says that it waits for data that it has received gets one owner blamed, and not another after that.
 #[test]
-fn t20_who_reports_one_owner_after_the_other_is_left_out() {
+fn t20_a_member_that_reports_one_owner_after_the_other_is_left_out() {
     let mut bench = owners();
     let key = bench.all_ready();
     let lie = |victim: u8| [(4, Awaited::Part, id(victim)), (1, Awaited::Sum, id(4)), (2, Awaited::Sum, id(4))];
@@ -300,7 +300,7 @@ fn t21_one_that_gives_up_is_gone_on_without() {
 /// A node has begun the vote on a set, and only a member that spoiled an attempt is left beside it. The node takes that
 /// member back: the set that it named first has a member that is gone. Found by the simulator (seed 1220).
 #[test]
-fn who_spoiled_an_attempt_is_better_than_nobody() {
+fn a_member_that_spoiled_an_attempt_is_better_than_nobody() {
     let mut bench = Bench::flock(3);
     let key = bench.all_ready();
     let reason = "its sums are wrong".to_owned();

@@ -58,7 +58,7 @@ fn a_node_alone_with_the_wrong_run_ends_and_names_the_keys() {
 /// Any node may come first. So a newcomer that was told of peers waits for their word, and one that was told of nobody
 /// waits for the word of all that are here.
 #[test]
-pub fn a_stranger_of_another_run_ends_nobody_who_has_others_to_ask() {
+pub fn a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask() {
     let mut other = spec();
     other.model.layers = 6;
     let of_another = |bench: &mut Bench, from: u8| {

@@ -37,7 +37,7 @@ fn ahead(outputs: &[Output]) -> Vec<(u64, Span, u32, u64, u32)> {
 }
 
 #[test]
-fn what_a_record_will_lease_is_said_as_soon_as_its_attempt_runs() {
+fn the_lease_of_the_next_record_is_told_as_soon_as_its_attempt_runs() {
     let mut bench = Bench::flock_of(streaming(2, 2), &voters(4));
     for _ in 0..3 {
         let base = bench.ready(1).base;

@@ -178,7 +178,7 @@ impl<T: Into<Json>> From<Option<T>> for Json {
 }
 
 #[test]
-fn what_fits_stands_on_a_line_and_large_numbers_are_text() {
+fn a_short_value_stands_on_one_line_and_large_numbers_are_text() {
     let small = object! {"a": 1u8, "b": vec![true, false], "c": "x", "d": None::<u8>};
     assert_eq!(small.text(), "{\"a\": 1, \"b\": [true, false], \"c\": \"x\", \"d\": null}\n");
     assert_eq!(Json::from(EXACT_MAX + 1).text(), "\"9007199254740993\"\n");

@@ -3,7 +3,7 @@
 
 use crate::fields;
 use crate::json::{Json, object};
-use crate::made::{self, id};
+use crate::made::{self, id, joins};
 use crate::records::History;
 use starling_protocol::record::{Member, Record, Role};
 use starling_protocol::run::RunSpec;
@@ -96,6 +96,18 @@ pub fn subject() -> Json {
             let mut readys = all(history, &[0x01, 0x05, 0x06, 0x07]);
             readys[0].ready.leave = true;
             history.commit("elders vote when no voter is left", &readys);
+        }],
+    );
+    // Each voter names two newcomers. A record lets in as many as half of its parent's voters, but at least two.
+    let pair = [(0x01, true, 0, 30), (0x02, true, 2, 28)];
+    play(
+        "two voters alone",
+        &pair,
+        &[&|history| {
+            let mut readys = all(history, &[0x01, 0x02]);
+            readys[0].ready.statements = vec![joins(0x05, 8), joins(0x06, 9)];
+            readys[1].ready.statements = vec![joins(0x07, 10), joins(0x08, 11)];
+            history.commit("two of four newcomers are let in", &readys);
         }],
     );
     let about = "In a run with probation. Each record is built from the one that its `parent` names and from what the \

@@ -53,7 +53,7 @@ fn broken(scenario: &Scenario, history: &History) -> Vec<String> {
 }
 
 #[test]
-fn what_is_fine_is_green() {
+fn a_sound_history_passes_every_check() {
     assert_eq!(broken(&scenario(""), &history()), Vec::<String>::new());
 }
 
@@ -117,7 +117,7 @@ fn panics_and_audits_are_seen() {
 }
 
 #[test]
-fn who_ended_is_shown_with_its_last_words() {
+fn a_node_that_ended_is_shown_with_its_last_words() {
     let logs = tempfile::tempdir().expect("a folder");
     let lines: String = (1..=9).map(|n| format!("line {n}\n")).collect();
     let mut crashed = history();
@@ -136,7 +136,7 @@ fn who_ended_is_shown_with_its_last_words() {
 }
 
 #[test]
-fn what_a_scenario_asks_for_is_looked_at() {
+fn every_expectation_of_a_scenario_is_checked() {
     let asked = scenario(
         "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nformed_s = 1.0\nabsent = [\"skipped\"]\n\
          [[expect.events]]\nevent = \"caught_up\"\nnode = \"b\"\n",
@@ -200,7 +200,7 @@ fn an_end_that_must_come_is_looked_for() {
 
 /// Some faults need an emulated network. Without one their consequences are not required, and the check says so.
 #[test]
-fn what_follows_a_fault_that_is_left_out_is_left_out() {
+fn consequences_of_a_fault_that_is_left_out_are_not_required() {
     let more = "[[expect.events]]\nevent = \"quorum_lost\"\nafter_fault = 1\n\
                 [[faults]]\nkind = \"cut\"\nbetween = [\"a\", \"b\"]\nat_s = 1\n";
     let asked = scenario(more);
@@ -211,7 +211,7 @@ fn what_follows_a_fault_that_is_left_out_is_left_out() {
 }
 
 #[test]
-fn who_is_apart_must_be_in_some_commits() {
+fn a_node_that_is_apart_must_be_in_some_commits() {
     let asked = scenario("apart = [\"a\", \"b\"]\n");
     assert_eq!(broken(&asked, &history()), Vec::<String>::new());
     let mut always_b = history();

@@ -24,7 +24,7 @@ fn history(beside_ms: u64, mib: u64) -> History {
 }
 
 #[test]
-fn what_a_fault_costs_is_told_from_what_rounds_take() {
+fn the_cost_of_a_fault_is_told_from_the_cost_of_the_rounds() {
     let scenario =
         Scenario::parse("end_s = 1\n[[nodes]]\nname = \"a\"\n", Path::new("injected.toml")).expect("a scenario");
     let most = Cost { of_fault: 1, cpu_percent: 2.0, mib: 8.0 };

@@ -153,7 +153,7 @@ fn after_a_broken_handshake_tcp_is_tried_again_by_the_smaller_id_first() {
 }
 
 #[test]
-fn what_the_local_network_tells_one_by_one_is_dialed_together() {
+fn addresses_that_the_local_network_tells_one_by_one_are_dialed_together() {
     let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[quic(1)], Origin::Mdns, None, Time(0));
     assert!(dialer.poll(Time(0)).is_empty());
@@ -220,15 +220,15 @@ fn the_excluded_are_left_alone_until_pardoned() {
 
 /// Before, the gate refused a peer for ever after the dialer had forgotten it.
 #[test]
-fn who_makes_way_among_the_excluded_is_told() {
+fn a_peer_that_makes_way_among_the_excluded_is_told_to_the_caller() {
     let mut dialer = dialer();
-    let all: Vec<PeerId> = (0..2 * SHUNNED_MAX).map(|_| someone()).collect();
+    let all: Vec<PeerId> = (0..2 * EXCLUDED_MAX).map(|_| someone()).collect();
     let until = |n: usize| Time((20 + n as u64) * SECOND);
     let pardoned: Vec<PeerId> =
         all.iter().enumerate().filter_map(|(n, peer)| dialer.exclude(*peer, until(n))).collect();
-    assert_eq!(pardoned, all[..SHUNNED_MAX], "those whose time would be over first");
-    assert_eq!(dialer.exclude(all[SHUNNED_MAX], until(0)), None, "it is excluded already");
-    assert_eq!(dialer.excluded.len(), SHUNNED_MAX);
+    assert_eq!(pardoned, all[..EXCLUDED_MAX], "those whose time would be over first");
+    assert_eq!(dialer.exclude(all[EXCLUDED_MAX], until(0)), None, "it is excluded already");
+    assert_eq!(dialer.excluded.len(), EXCLUDED_MAX);
 }
 
 #[test]

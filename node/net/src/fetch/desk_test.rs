@@ -18,7 +18,7 @@ fn fetches(desk: &mut Desk, number: usize) -> Option<usize> {
 }
 
 #[test]
-fn what_is_long_under_way_may_be_fetched_by_more() {
+fn an_item_long_under_way_may_be_fetched_by_more() {
     let mut desk = desk(1, 9);
     let take = |desk: &mut Desk| (0..9).filter(|n| fetches(desk, *n).is_some()).count();
     assert_eq!(take(&mut desk), 2);

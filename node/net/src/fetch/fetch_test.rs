@@ -297,7 +297,7 @@ impl FetchSource for Crowded {
 }
 
 #[tokio::test]
-async fn of_strangers_two_requests_are_looked_up_at_once() {
+async fn at_most_two_requests_of_strangers_are_looked_up_at_once() {
     let source = Arc::new(Crowded::default());
     let server =
         FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, ServerPatience::default(), Standing::default());
@@ -367,7 +367,7 @@ async fn streams_that_ask_nothing_are_paid_for() {
 
 /// Before, a mebibyte counted as two thirds of a millisecond; it takes three.
 #[tokio::test]
-async fn what_is_sent_is_paid_for() {
+async fn bytes_that_are_served_are_charged() {
     let (server, stranger) = of_stranger(Updates(vec![7; 1 << 20]));
     let mut served = 0;
     while served < 200 && asks_once(&server, stranger, &UPDATE).await.is_ok() {
@@ -394,7 +394,7 @@ impl FetchSource for Searched {
 
 /// Before, the time on a clock was charged. On a busy machine, or with a slow disk, that is many times the processor's.
 #[tokio::test]
-async fn what_is_looked_up_is_paid_for_by_the_processors_time() {
+async fn a_lookup_is_charged_by_the_time_of_the_processor() {
     for works in [true, false] {
         let (server, stranger) = of_stranger(Searched { works });
         let mut busy = false;

@@ -88,7 +88,7 @@ fn a_catch_up_takes_out_of_each_fragment_what_records_took_in() {
 }
 
 #[test]
-fn what_cannot_be_known_is_nothing() {
+fn a_residual_that_cannot_be_known_counts_as_nothing() {
     for count in COUNTS {
         let folder = tempfile::tempdir().unwrap();
         let (mut node, _) = begun(folder.path(), count);

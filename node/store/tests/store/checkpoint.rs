@@ -48,7 +48,7 @@ fn history(rounds: u32) -> History {
 }
 
 #[test]
-fn what_is_exported_is_opened_to_the_bit() {
+fn an_exported_checkpoint_is_opened_exact_to_the_bit() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("checkpoint");
     let history = history(3);

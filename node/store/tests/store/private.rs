@@ -33,7 +33,7 @@ fn file(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_was_written_is_read_also_over_a_reset() {
+fn a_private_file_is_read_back_even_after_a_reset_of_the_chain() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);

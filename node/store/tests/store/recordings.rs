@@ -125,7 +125,7 @@ fn a_newcomers_chain_begins_with_the_record_of_its_snapshot() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing_behind() {
+fn a_recording_that_cannot_be_written_leaves_nothing_behind() {
     let (dir, out) = (scratch(), scratch());
     let to = out.path().join("recording");
     assert!(matches!(open(dir.path()).export_chain(&to), Err(StoreError::NoRun { .. })));

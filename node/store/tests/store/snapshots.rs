@@ -227,7 +227,7 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
 }
 
 #[test]
-fn what_is_held_of_a_state_is_known_while_it_is_adopted_and_once_there_is_a_snapshot() {
+fn the_held_chunks_of_a_state_are_known_during_adoption_and_from_a_snapshot() {
     let (here, there) = (scratch(), scratch());
     let (mut history, source) = History::founded(there.path(), ELEMENTS);
     history.commit(&source);

@@ -68,7 +68,7 @@ fn a_newcomer_holds_the_way_to_its_snapshot_and_goes_on() {
 }
 
 #[test]
-fn who_held_records_of_the_way_keeps_those_up_to_there() {
+fn a_store_keeps_the_records_that_it_held_up_to_the_start_of_the_way() {
     let all = forked();
     for (kept, from) in [(5, 5), (5, 3), (5, 0), (12, 9), (8, 8)] {
         let dir = scratch();

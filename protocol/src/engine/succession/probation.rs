@@ -109,7 +109,7 @@ impl Probation {
 
     /// Sets the voters of a fork of these members: those that voted, newcomers as long as they are fewer than a third;
     /// if none voted, the elders.
-    pub(super) fn quorum_lost(&self, digest: &Digest, members: &mut [Member]) {
+    pub(super) fn fork_voters(&self, digest: &Digest, members: &mut [Member]) {
         if members.iter().any(|member| member.role == Role::Voter) {
             return self.limit(digest, &mut members.iter_mut().collect::<Vec<_>>());
         }

@@ -156,7 +156,7 @@ fn a_learner_votes_when_it_has_contributed_often_enough_for_long_enough() {
 }
 
 #[test]
-fn who_came_first_votes_first_and_those_that_are_no_newcomers_whatever_others_do() {
+fn the_first_newcomers_vote_first_and_a_newcomer_no_more_votes_in_any_case() {
     let record = joined_by(elders(6), &[31, 32, 33, 34]);
     assert_eq!(voting(&record), [1, 2, 3, 4, 5, 6, 31, 32], "three of nine would be a third");
     let mut record = record;

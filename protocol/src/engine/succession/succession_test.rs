@@ -116,7 +116,7 @@ fn newcomers_come_in_the_order_of_the_ring_and_half_as_many_as_vote() {
 }
 
 #[test]
-fn who_is_left_out_once_keeps_its_lease_and_twice_is_removed() {
+fn a_member_left_out_once_keeps_its_lease_and_twice_is_removed() {
     let parent = voters(3);
     let lease = *parent.lease_of(&id(3)).unwrap();
     let two = |parent: &Record, said: &[Statement]| after(parent, &[ready(parent, 1, said), ready(parent, 2, &[])]);
@@ -187,7 +187,7 @@ fn leavers_go_and_the_last_ones_stay_named() {
 }
 
 #[test]
-fn whoever_is_here_votes_when_no_voter_is_left() {
+fn a_learner_that_is_here_votes_when_no_voter_is_left() {
     let first = genesis_of(1);
     let mut last = ready(&first, 1, &[joins(5, 2)]);
     last.ready.leave = true;
@@ -204,7 +204,7 @@ fn whoever_is_here_votes_when_no_voter_is_left() {
 }
 
 #[test]
-fn suspicion_by_more_than_half_of_the_voters_removes_who_did_not_contribute() {
+fn suspicion_by_more_than_half_of_the_voters_removes_an_absent_member() {
     let parent = voters(4);
     let by = |who: &[u16]| -> Vec<SignedReady> { who.iter().map(|m| ready(&parent, *m, &[suspect(4)])).collect() };
     let mut two = by(&[1, 2]);
@@ -333,7 +333,7 @@ fn a_difference_weighs_no_more_than_the_commit_before_and_is_a_voters() {
 }
 
 #[test]
-fn of_two_that_merge_one_lineage_the_later_in_ring_order_is_the_rival() {
+fn the_later_in_ring_order_of_two_that_merge_one_lineage_is_the_rival() {
     let ids = [id(1), id(2), id(3)];
     let parent = digest(9);
     let order = ring::order(&parent, ids);

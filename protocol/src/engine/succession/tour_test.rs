@@ -42,7 +42,7 @@ fn the_ring_crosses_between_two_sites_twice() {
 }
 
 #[test]
-fn what_is_not_told_counts_as_the_median_and_who_is_not_listed_comes_last() {
+fn an_untold_time_counts_as_the_median_and_an_unlisted_member_comes_last() {
     let parent = voters(6);
     let mut contributions: Vec<_> = (1..=5).map(|n| from_site(&parent, n)).collect();
     // The sixth is known by what the others say; of two words the smaller counts.

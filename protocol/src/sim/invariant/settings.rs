@@ -8,11 +8,11 @@ use crate::sim::world::World;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
-pub(super) struct Knobs(BTreeMap<(Digest, Vec<Digest>, Digest), (Digest, NextRound)>);
+pub(super) struct Settings(BTreeMap<(Digest, Vec<Digest>, Digest), (Digest, NextRound)>);
 
-impl Invariant for Knobs {
+impl Invariant for Settings {
     fn name(&self) -> &'static str {
-        "S17 agreed knobs"
+        "S17 agreed settings"
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {

@@ -40,7 +40,7 @@ pub(super) struct VoteStates {
 
 impl Invariant for VoteStates {
     fn name(&self) -> &'static str {
-        "S5 monotone registers"
+        "S5 monotone vote states"
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {

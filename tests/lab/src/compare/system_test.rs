@@ -39,7 +39,7 @@ fn a_python_without_it_is_told_of() {
 
 /// The folder of the rivals holds only `PROGRAMS`.
 #[test]
-fn what_a_program_imports_of_ours_is_written_beside_it() {
+fn every_module_of_ours_that_a_program_imports_is_written_beside_it() {
     let rivals = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
     let ours =
         |module: &str| ["rivals", "pytorch"].iter().any(|at| rivals.join(at).join(format!("{module}.py")).exists());
@@ -55,7 +55,7 @@ fn what_a_program_imports_of_ours_is_written_beside_it() {
 }
 
 #[test]
-fn of_two_shards_the_smaller_is_held_out() {
+fn the_smaller_of_two_shards_is_held_out() {
     let cache = tempfile::tempdir().unwrap();
     assert!(texts(cache.path()).is_err());
     let shards = cache.path().join("shards");

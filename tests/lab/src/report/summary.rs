@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_to_fail_is_no_failure_in_the_terminal() {
+    fn a_check_that_was_to_fail_is_no_failure_in_the_terminal() {
         let check = |name: &str, ok| Check { name: name.into(), ok, detail: "why".into() };
         let report = |ok, must: &[&str], checks: Vec<Check>| Report {
             scenario: "s".into(),

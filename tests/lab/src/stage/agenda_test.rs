@@ -3,7 +3,7 @@ use std::path::Path;
 
 /// Three freezes of one node each; the third begins while the first two still hold theirs.
 #[test]
-fn who_is_held_already_is_picked_last() {
+fn a_node_that_a_fault_holds_already_is_picked_last() {
     let freeze = "[[faults]]\nkind = \"freeze\"\nat_s = 1\nnodes = [\"n\"]\npick = 1\nlasting_s = 5\n";
     let slow = freeze.replace("freeze\"", "slow\"\nshare = 0.5");
     let kill = freeze.replace("freeze", "kill");

@@ -26,7 +26,7 @@ fn a_refused_line_is_named_as_the_scenario_has_it() {
 }
 
 #[test]
-fn what_the_lab_filled_in_is_named_as_such() {
+fn a_line_that_the_lab_filled_in_is_named_as_such() {
     let run = "name = \"lab\"\nseed = 3\n\n[inner]\nbatch = 4\nsteps = 5\n";
     let said = |words: &str| placed(words, run, SCENARIO);
     assert_eq!(said("line 5: batch is wrong"), "line 5: batch is wrong (a line of the run file that follows from it)");

@@ -96,7 +96,7 @@ fn a_wall_clock_jumps_both_ways_and_back() {
 }
 
 #[test]
-fn what_is_wrong_holds_side_by_side() {
+fn the_parts_of_an_ailment_hold_side_by_side() {
     let both = Ailment { delay: Duration::from_millis(2), refusal: Some(Refusal::Syncs), clock_ns: -5 };
     assert_eq!(both.words(), [2000, 5, SYNCS, -5]);
     assert_eq!(Ailment::default().words(), [0; 4]);

@@ -32,7 +32,7 @@ fn all_combinations_in_order_and_values_where_they_belong() {
 }
 
 #[test]
-fn what_cannot_be_is_left_out_and_said() {
+fn an_impossible_combination_is_left_out_of_the_grid_and_named() {
     let grid = parse("codec = [\"int8\", \"int4\"]\nengine = [\"ring\", \"owners\"]\n").unwrap();
     let names: Vec<&str> = grid.cells.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["int8-ring", "int8-owners", "int4-owners"]);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
+    fn the_time_without_a_quorum_is_forgotten_no_faster_than_it_grew() {
         let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
         let mut cut = QuorumLoss::default();
         assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (at(10), at(10)));
