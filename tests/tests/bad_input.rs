@@ -118,6 +118,26 @@ fn flags_and_files_that_do_not_parse() {
     refused(&bench.train(&["--run", &bench.text("heads.toml")]), 2, &["heads"]);
 }
 
+/// The settings in force are shown only if a start takes them.
+#[test]
+fn settings_are_refused_in_the_same_words_whether_they_are_shown_or_used() {
+    let bench = Bench::new();
+    let last = |finished: &Finished| finished.stderr.lines().last().unwrap_or_default().to_owned();
+    let patience = ("patience.toml", run_toml("[join]\npatience_s = 9999\n"), "join.patience_ms = 9999000");
+    let manifest = ("manifest.toml", run_toml("").replace("holdout", "manifest = \"none\"\nholdout"), "data.manifest");
+    for (name, text, word) in [patience, manifest] {
+        bench.write(name, &text);
+        let file = bench.text(name);
+        let (shown, used) = (bench.train(&["--run", &file, "--print-config"]), bench.train(&["--run", &file]));
+        refused(&shown, 2, &[word]);
+        refused(&used, 2, &[word]);
+        assert_eq!((last(&shown), shown.stdout.as_str()), (last(&used), ""));
+    }
+    let shown = bench.train(&["--print-config"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(shown.stdout.contains("patience_s = 120"), "{}", shown.stdout);
+}
+
 #[test]
 fn text_that_is_not_there() {
     let bench = Bench::new();

@@ -1,6 +1,6 @@
 //! Finds the run's text: in this machine's files, its cache, or at peers.
 
-use crate::config::run_file::RunFile;
+use crate::config::run_file::{RunFile, tokenizer_choice};
 use crate::exit::{Code, Failure};
 use crate::net::fetch::{Expect, FetchRequest};
 use crate::net::{NetEvent, NetEvents, NetHandle};
@@ -40,23 +40,29 @@ pub async fn prepare(
     cache: &Path,
     screen: &Screen,
 ) -> Result<(RunSpec, Text), Failure> {
-    let options = file.corpus(overrides);
-    let tokenizer = Tokenizer::load(&options.tokenizer)?;
-    let (digest, vocab) = (tokenizer.digest(), tokenizer.vocab());
-    let spec_for = |manifest: Digest| file.spec(DataSpec { manifest, tokenizer: digest }, vocab);
     // The rest of the run file is checked before minutes go into tokenizing.
-    spec_for(Digest::default())?;
-    if let Some(pinned) = file.pinned_manifest()? {
-        let spec = spec_for(pinned)?;
+    let (mut spec, pinned) = check(file)?;
+    if let Some(pinned) = pinned {
+        spec.data.manifest = pinned;
         let text = find(&spec, overrides, cache).await?;
         return Ok((spec, text));
     }
     screen.line("preparing text (done once; later starts use the cache)");
+    let options = file.corpus(overrides);
     let cache = cache.to_path_buf();
     let bar = progress_bar();
     let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&bar, p));
     let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
-    Ok((spec_for(dataset.manifest().digest())?, Text::Here(Box::new(dataset))))
+    spec.data.manifest = dataset.manifest().digest();
+    Ok((spec, Text::Here(Box::new(dataset))))
+}
+
+/// Checks every value of the run file. Returns the run's specification, whose manifest is zero until the text is known,
+/// and the manifest's digest if the file names one.
+pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
+    let tokenizer = Tokenizer::load(&tokenizer_choice(&file.data.tokenizer))?;
+    let data = DataSpec { manifest: Digest::default(), tokenizer: tokenizer.digest() };
+    Ok((file.spec(data, tokenizer.vocab())?, file.pinned_manifest()?))
 }
 
 /// Looks for the run's text in the cache.
