@@ -31,6 +31,8 @@ pub enum Attack {
     OldHead,
     /// Advertises false addresses: some where no node is, some where other nodes are.
     FalseAddresses,
+    /// Says that it fetches the state, moves a few bytes a second, and never arrives.
+    PretendToFetch,
     /// Is there, and does nothing else.
     Crowd,
 }
@@ -49,6 +51,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("flood-fetch", Attack::FloodFetch),
     ("old-head", Attack::OldHead),
     ("false-addresses", Attack::FalseAddresses),
+    ("pretend-to-fetch", Attack::PretendToFetch),
     ("crowd", Attack::Crowd),
 ];
 

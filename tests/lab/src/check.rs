@@ -4,7 +4,7 @@ use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
 use crate::stage::{Entry, What};
 use crate::verdict::{Check, verdict};
-use crate::{bounds, costs};
+use crate::{bounds, costs, waits};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -58,6 +58,9 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     }
     if let Some(most) = expect.formed_s {
         checks.push(formed(history, most));
+    }
+    if let Some(most) = expect.waited_s_max {
+        checks.push(waits::waited(history, most));
     }
     checks
 }

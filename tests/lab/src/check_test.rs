@@ -138,16 +138,18 @@ fn a_node_that_ended_is_shown_with_its_last_words() {
 #[test]
 fn every_expectation_of_a_scenario_is_checked() {
     let asked = scenario(
-        "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nformed_s = 1.0\nabsent = [\"skipped\"]\n\
+        "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nformed_s = 1.0\nwaited_s_max = 2.0\n\
+         absent = [\"skipped\"]\n\
          [[expect.events]]\nevent = \"caught_up\"\nnode = \"b\"\n",
     );
     let mut fine = history();
     fine.nodes[1].events.push(json!({"event": "caught_up", "seen": 2.0}));
+    fine.nodes[0].events.push(json!({"event": "waited_for_newcomers", "seen": 4.0, "seconds": 1.5}));
     fine.nodes[0].events.push(json!({"event": "validated", "seen": 2.0, "nats_per_byte": 1.5}));
     fine.nodes[0].events.push(json!({"event": "attempt_started", "seen": 2.0, "round": 1, "attempt": 1}));
     assert_eq!(broken(&asked, &fine), Vec::<String>::new());
     type Mutation = fn(&mut History);
-    let mutations: [(&str, Mutation); 6] = [
+    let mutations: [(&str, Mutation); 7] = [
         ("b says caught_up", |h| h.nodes[1].events.retain(|e| e["event"] != "caught_up")),
         ("departures", |h| {
             h.nodes[0].events.push(json!({"event": "member_left", "seen": 1.0, "member": "x", "round": 1}))
@@ -158,6 +160,9 @@ fn every_expectation_of_a_scenario_is_checked() {
         ("formed", |h| {
             let all_in = h.diary.iter_mut().find(|e| e.what == What::AllIn);
             all_in.expect("they were").seen += 1.0;
+        }),
+        ("waited", |h| {
+            h.nodes[1].events.push(json!({"event": "waited_for_newcomers", "seen": 5.0, "seconds": 2.5}))
         }),
         ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),

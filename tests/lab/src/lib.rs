@@ -14,3 +14,4 @@ pub mod stage;
 pub mod stranger;
 pub mod sweep;
 pub mod verdict;
+pub mod waits;

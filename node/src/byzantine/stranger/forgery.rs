@@ -6,7 +6,7 @@ use super::world::{SIGN, World};
 use crate::net::fetch::Link;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Signer;
-use starling_protocol::message::{Certificate, Head, Message, Question, Value, Vote};
+use starling_protocol::message::{Certificate, Head, Message, Phase, Question, Value, Vote};
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::{Digest, NodeId, wire};
 use std::sync::Arc;
@@ -54,6 +54,7 @@ pub fn story(world: &World, place: usize, me: &dyn Signer, now: Option<&Arc<Stor
         () if is(Attack::UsurpAhead) => now.is_none_or(of_another).then(|| ahead(world, me.id(), &newest?))?,
         () if is(Attack::FalseHeads) => Some(nothing_behind(&newest?)),
         () if is(Attack::Split) => now.is_none_or(of_another).then(|| split(world.truth()?.as_ref(), &newest?))?,
+        () if is(Attack::PretendToFetch) => now.is_none().then(without_a_state),
         () if is(Attack::OldHead) => {
             let truth = world.truth()?;
             // Identities with even places claim the newest head; the others claim that nothing has happened since.
@@ -100,6 +101,12 @@ fn ahead(world: &World, me: NodeId, newest: &Head) -> Option<Story> {
     let mut story = world.blank.of(&record, tokens, record.seq);
     story.add(&record, Some(&thin(&record)));
     Some(Story { invents: true, ..story })
+}
+
+/// A newcomer that fetches its first state. The progress in its heads is the number of the identity's beats.
+fn without_a_state() -> Story {
+    let none = Digest::default();
+    Story::of(Head { phase: Phase::CatchingUp, ..head(none, 0, none, 0) })
 }
 
 fn nothing_behind(newest: &Head) -> Story {

@@ -5,7 +5,7 @@ use super::place::Place;
 use serde::Deserialize;
 
 /// The names of all checks, except those of events that must come: `WHO says EVENT`.
-pub(super) const NAMES: [&str; 15] = [
+pub(super) const NAMES: [&str; 16] = [
     "together",
     "faults",
     "parity",
@@ -21,6 +21,7 @@ pub(super) const NAMES: [&str; 15] = [
     "attempts",
     "validation",
     "formed",
+    "waited",
 ];
 
 /// `[expect]`. A missing key requires nothing, except for the rules of all scenarios.
@@ -68,6 +69,8 @@ pub struct Expect {
     pub nats_per_byte: Option<f64>,
     /// All nodes of the beginning contribute to one commit within so many seconds after the first of them starts.
     pub formed_s: Option<f64>,
+    /// Most seconds for which rounds wait for newcomers, in all.
+    pub waited_s_max: Option<f64>,
 }
 
 impl Default for Expect {
@@ -94,6 +97,7 @@ impl Default for Expect {
             may: Vec::new(),
             nats_per_byte: None,
             formed_s: None,
+            waited_s_max: None,
         }
     }
 }
