@@ -9,7 +9,8 @@ use starling_bootstrap::identity::peer_id;
 use starling_node::net::fetch::{
     Answer, Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch,
 };
-use starling_node::net::{DownReason, NetEvent};
+use starling_node::net::{DownReason, Fetched, NetEvent};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -101,6 +102,12 @@ async fn things_are_fetched_from_one_and_from_many() {
     assert_eq!(indices, (0..12).collect::<Vec<_>>());
     assert!(report.liars.iter().all(|id| *id == ids[2]));
     assert_eq!(report.bytes.values().sum::<u64>(), 12 * BYTES as u64);
+    // An update of one peer is counted by itself, and refusals are not; a report is counted when it is added.
+    let alone = Fetched { state: 0, updates: BYTES as u64 };
+    assert_eq!(b.net.fetched().take(), [(ids[0], alone)]);
+    c.net.fetched().state(&report);
+    let counted = c.net.fetched().take().into_iter().map(|(peer, bytes)| (peer, bytes.state));
+    assert_eq!(counted.collect::<BTreeMap<_, _>>(), report.bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ use super::peers::PeerStatus;
 use super::reason::DownReason;
 use super::sessions::{Guests, Sessions};
 use super::standing::{Rank, Standing};
+use super::tally::FetchTally;
 use super::traffic::{Class, Counters, Metered, Traffic};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use libp2p::{Multiaddr, StreamProtocol};
@@ -50,6 +51,7 @@ pub struct NetHandle {
     pub(super) guests: Guests,
     pub(super) traffic: Traffic,
     pub(super) standing: Standing,
+    pub(super) fetched: FetchTally,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
 
@@ -169,7 +171,17 @@ impl NetHandle {
         let patience = Patience::with(self.standing.rank(&peer));
         let len = fetch::begin(&mut stream, &request, expected, patience).await?;
         begun();
-        fetch::payload(&mut stream, len, patience, came).await
+        let bytes = fetch::payload(&mut stream, len, patience, came).await?;
+        if matches!(request, FetchRequest::Update { .. }) {
+            self.fetched.update(&peer, bytes.len() as u64);
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes that peers have sent to a catch-up. Updates that were fetched from one peer are in it; the report of a
+    /// download is for the caller to add.
+    pub fn fetched(&self) -> &FetchTally {
+        &self.fetched
     }
 
     /// Returns a downloader from many peers at once, which believes the verdicts of `check`.

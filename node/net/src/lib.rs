@@ -33,6 +33,7 @@ mod reason;
 mod session;
 mod sessions;
 mod standing;
+mod tally;
 mod traffic;
 mod uplink;
 
@@ -45,6 +46,7 @@ pub use peers::PeerStatus;
 pub use queue::NetEvents;
 pub use reason::DownReason;
 pub use standing::INVITED_MAX;
+pub use tally::{FetchTally, Fetched};
 pub use traffic::{ByteCounts, Bytes, Counters};
 
 use libp2p::StreamProtocol;

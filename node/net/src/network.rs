@@ -86,6 +86,7 @@ impl Network {
             guests: guests.clone(),
             traffic: traffic.clone(),
             standing: standing.clone(),
+            fetched: Default::default(),
             addresses: told,
         };
         let task = SwarmTask {

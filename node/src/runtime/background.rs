@@ -9,9 +9,10 @@ use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
 use super::sources::Sources;
 use super::{candidate, catch_up, fellows, shards};
 use crate::exit::Failure;
+use crate::net::Fetched;
 use crate::net::fetch::Expect;
 use crate::reduce::{ReduceError, ReduceJob, Report};
-use crate::watch::event::Event;
+use crate::watch::event::{Event, FetchedFrom};
 use starling_protocol::engine::CLAIMS_MAX;
 use starling_protocol::engine::io::{AttemptKey, Claim, Contribution, Input};
 use starling_protocol::run::Codec;
@@ -184,6 +185,7 @@ impl Driver {
     ) -> Result<(), Failure> {
         self.fetches.catch_up = None;
         self.gauges.arrival = None;
+        self.show_fetched();
         match outcome {
             Ok(arrived) => {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
@@ -204,6 +206,19 @@ impl Driver {
                 }
                 self.feed(Input::CatchUpFailed { reason: failed.reason }).await
             }
+        }
+    }
+
+    /// Shows which peers have sent what a catch-up fetched.
+    fn show_fetched(&mut self) {
+        let source = |(peer, Fetched { state, updates }): (NodeId, Fetched)| FetchedFrom {
+            peer: peer.to_string(),
+            state_bytes: state,
+            update_bytes: updates,
+        };
+        let sources: Vec<FetchedFrom> = self.net.fetched().take().into_iter().map(source).collect();
+        if !sources.is_empty() {
+            self.show(Event::Fetched { sources });
         }
     }
 

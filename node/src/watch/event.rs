@@ -241,6 +241,10 @@ pub enum Event {
         needed_mbit: Option<f64>,
         patience_s: f64,
     },
+    /// The bytes that each peer has sent to a catch-up that has ended.
+    Fetched {
+        sources: Vec<FetchedFrom>,
+    },
     CaughtUp {
         seq: u64,
         bytes: u64,
@@ -260,6 +264,14 @@ pub enum Event {
     Finished {
         reason: String,
     },
+}
+
+/// One peer of [`Event::Fetched`].
+#[derive(Clone, Debug, Serialize)]
+pub struct FetchedFrom {
+    pub peer: String,
+    pub state_bytes: u64,
+    pub update_bytes: u64,
 }
 
 /// The fields of [`Event::Committed`].

@@ -264,6 +264,7 @@ fn plain_line(event: &Event) -> Option<String> {
         | Event::Step { .. }
         | Event::Trained { .. }
         | Event::Exchanged { .. }
+        | Event::Fetched { .. }
         | Event::Committed(_) => return None,
     })
 }

@@ -1,5 +1,6 @@
 //! The report of a scenario: `report.json`, a page with pictures, and the pictures as files.
 
+mod fetches;
 mod figures;
 pub mod heat;
 pub mod page;

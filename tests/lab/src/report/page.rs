@@ -54,6 +54,10 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
         page += "<h2>Network</h2>\n";
         ["sent", "received"].iter().for_each(|name| figure(&mut page, pictures, name));
     }
+    if pictures.iter().any(|picture| picture.name == "fetches") {
+        page += "<h2>Catching up</h2>\n";
+        figure(&mut page, pictures, "fetches");
+    }
     figures(&mut page, report);
     nodes(&mut page, report);
     // Writing to a String cannot fail.

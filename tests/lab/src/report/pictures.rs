@@ -1,5 +1,6 @@
 //! The pictures of one scenario.
 
+use super::fetches;
 use super::picture::{Lines, Mark, Picture, picture};
 use super::timeline::{Timeline, stretches};
 use crate::history::{Commit, History};
@@ -23,7 +24,7 @@ pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
     let end = history.diary.last().map_or(0.0, |e| e.seen) - history.start();
     let there = history.nodes.iter().chain(&history.aside).filter(|n| !n.events.is_empty());
     let rows = there.map(|n| (n.name.clone(), stretches(history, n))).collect();
-    Ok(vec![
+    let mut all = vec![
         picture("timeline", "What each node did", &Timeline { rows, marks: marks.clone(), end })?,
         picture("loss-time", "Loss over time", &lines("seconds", "nats per token", by_time, &marks, false))?,
         picture(
@@ -53,7 +54,11 @@ pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
             &format!("How updates are written ({})", codecs(history).join(", ")),
             &lines("seconds", "bits a value", bits(history), &marks, true),
         )?,
-    ])
+    ];
+    if let Some(matrix) = fetches::matrix(history) {
+        all.push(picture("fetches", "Who fetched what from whom to catch up", &matrix)?);
+    }
+    Ok(all)
 }
 
 /// The times in which faults held.
