@@ -37,8 +37,8 @@ impl Arriving {
         &self.pieces
     }
 
-    /// Keeps a piece whose bytes have passed [`Pieces::checks`], and serves it from now on. Returns whether it is new and has
-    /// its length.
+    /// Keeps a piece whose bytes have passed [`Pieces::checks`], and serves it from now on. Returns whether it is new
+    /// and has its length.
     pub fn put(&self, piece: usize, bytes: &[u8]) -> bool {
         let Some(place) = self.place(piece) else { return false };
         let held = &mut *self.held();

@@ -149,8 +149,8 @@ impl Blobs {
         Ok(Some((file, length)))
     }
 
-    /// The bytes at this place of the file with this digest, which are not checked; `None` when it is not here. The caller bounds
-    /// the place.
+    /// The bytes at this place of the file with this digest, which are not checked; `None` when it is not here. The
+    /// caller bounds the place.
     ///
     /// # Errors
     /// When the file cannot be read, or ends before.

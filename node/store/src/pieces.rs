@@ -1,8 +1,8 @@
 //! The pieces of an encoded update, each of which can be checked by itself.
 //!
-//! An update's digest is the root of BLAKE3's tree over the update's length (8 bytes) and its bytes. A subtree stands over each
-//! mebibyte of that input, and the values of these subtrees lead to the root. A node that has the values and the length can
-//! therefore check each piece as it comes, although the record names nothing but the root.
+//! An update's digest is the root of BLAKE3's tree over the update's length (8 bytes) and its bytes. A subtree stands
+//! over each mebibyte of that input, and the values of these subtrees lead to the root. A node that has the values and
+//! the length can therefore check each piece as it comes, although the record names nothing but the root.
 
 use blake3::Hasher;
 use blake3::hazmat::{
@@ -36,8 +36,11 @@ impl Pieces {
         usize::try_from(count).unwrap_or(usize::MAX)
     }
 
-    /// Reads the pieces of an update of so many bytes, a piece at a time. `None` for an update of one piece, which is its own
-    /// root.
+    /// Reads the pieces of an update of so many bytes, a piece at a time. `None` for an update of one piece, which is
+    /// its own root.
+    ///
+    /// # Errors
+    /// When it cannot be read, or ends before.
     pub fn read(update: &mut impl Read, length: u64) -> io::Result<Option<Self>> {
         let count = Self::count_of(length);
         if count < 2 {

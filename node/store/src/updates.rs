@@ -10,8 +10,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 impl Store {
-    /// Begins to keep the pieces of an update that this node fetches, and serves those that are here for as long as the caller
-    /// holds it. The update is in memory; [`Store::commit`] writes it.
+    /// Begins to keep the pieces of an update that this node fetches, and serves those that are here for as long as the
+    /// caller holds it. The update is in memory; [`Store::commit`] writes it.
     pub fn begin_update(&self, digest: Digest, pieces: Pieces) -> Arc<Arriving> {
         let update = Arc::new(Arriving::new(digest, Arc::new(pieces)));
         lock(&self.shelf).begin(&update);
@@ -30,8 +30,8 @@ impl Store {
         }
     }
 
-    /// The pieces of an update that are here: bit `piece % 8` of byte `piece / 8` for each. `None` if it is neither here nor on
-    /// its way. Reads no piece.
+    /// The pieces of an update that are here: bit `piece % 8` of byte `piece / 8` for each. `None` if it is neither
+    /// here nor on its way. Reads no piece.
     pub fn pieces_held(&self, digest: &Digest) -> Option<Vec<u8>> {
         let arriving = lock(&self.shelf).arriving(digest);
         match arriving {

@@ -172,8 +172,8 @@ pub(super) enum Next {
 }
 
 impl Desk {
-    /// The sources are donors; at most [`SOURCES_MAX`] of them count. A fellow is asked which items it has no more often than
-    /// `ask_every`.
+    /// The sources are donors; at most [`SOURCES_MAX`] of them count. A fellow is asked which items it has no more
+    /// often than `ask_every`.
     pub fn new(items: Vec<Item>, sources: &[NodeId], is_stranger: &IsStranger, ask_every: Duration) -> Self {
         let trust = |source| if is_stranger(source) { Trust::Stranger } else { Trust::Known };
         let seats: Vec<Seat> = sources.iter().take(SOURCES_MAX).map(|id| Seat::new(*id, trust(id))).collect();

@@ -44,8 +44,8 @@ pub const HELD_BYTES_MAX: usize = chunk_count(PARAMETERS_MAX, *VECTORS.end()).di
 /// Bytes of one piece of an update, and of the value of its subtree in the tree of the update's digest.
 pub const UPDATE_PIECE_BYTES: u64 = 1 << 20;
 const PIECE_VALUE_BYTES: u64 = 32;
-/// Bytes of one answer with the values of an update's pieces: those of the largest update, of two bytes a parameter, which is
-/// hashed behind its length.
+/// Bytes of one answer with the values of an update's pieces: those of the largest update, of two bytes a parameter,
+/// which is hashed behind its length.
 pub const PIECE_VALUES_BYTES_MAX: u64 = PIECE_VALUE_BYTES * (8 + 2 * PARAMETERS_MAX).div_ceil(UPDATE_PIECE_BYTES);
 /// Bytes of an encoded data manifest.
 pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -77,8 +77,8 @@ pub enum FetchRequest {
     /// The path to record number `to`, from the first of the `known` ones (number and digest) that is on the chain, or
     /// from its genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
     Path { to: u64, known: Arc<[(u64, Digest)]> },
-    /// The chunks that the node has of the state with this root: a bit for each place in the manifest, see [`is_held`]. Or the
-    /// pieces of the update with this digest: a bit for each (11).
+    /// The chunks that the node has of the state with this root: a bit for each place in the manifest, see [`is_held`].
+    /// Or the pieces of the update with this digest: a bit for each (11).
     ChunksHeld(Digest),
     /// The values of the pieces of the update with this digest, by which each piece can be checked (12).
     UpdatePieces(Digest),
