@@ -16,8 +16,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 const _: () = assert!(UPDATE_PIECE_BYTES == starling_store::UPDATE_PIECE_BYTES as u64);
-/// Updates of fewer pieces are fetched whole: several at a time come in less time than the questions for one in pieces.
-const PIECES_MIN: usize = 4;
+/// Updates of fewer pieces, 4 MiB, are fetched whole: several at a time come in less time than the questions for one in
+/// pieces.
+const PIECES_MIN: usize = 16;
 /// Fetched pieces that may wait to be kept.
 const PIECES_WAITING: usize = 8;
 

@@ -1,7 +1,7 @@
 //! The pieces of an encoded update, each of which can be checked by itself.
 //!
 //! An update's digest is the root of BLAKE3's tree over the update's length (8 bytes) and its bytes. A subtree stands
-//! over each mebibyte of that input, and the values of these subtrees lead to the root. A node that has the values and
+//! over each 256 KiB of that input, and the values of these subtrees lead to the root. A node that has the values and
 //! the length can therefore check each piece as it comes, although the record names nothing but the root.
 
 use blake3::Hasher;
@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 
 /// Bytes of the hashed input under one piece's subtree: a power of two, and whole chunks of BLAKE3.
-pub const UPDATE_PIECE_BYTES: usize = 1 << 20;
+pub const UPDATE_PIECE_BYTES: usize = 256 << 10;
 const _: () = assert!(UPDATE_PIECE_BYTES.is_power_of_two() && UPDATE_PIECE_BYTES >= blake3::CHUNK_LEN);
 /// Bytes of the length in front of the update.
 const PREFIX_BYTES: u64 = 8;
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn the_values_of_the_pieces_lead_to_the_digest_that_a_record_names() {
-        const MIB: usize = UPDATE_PIECE_BYTES;
-        let even = [(2 * MIB - 8, 2), (4 * MIB - 8, 4)];
-        let odd = [(MIB - 7, 2), (2 * MIB - 7, 3), (2 * MIB, 3), (4 * MIB + 1, 5), (6 * MIB + 700, 7)];
+        const PIECE: usize = UPDATE_PIECE_BYTES;
+        let even = [(2 * PIECE - 8, 2), (4 * PIECE - 8, 4)];
+        let odd = [(PIECE - 7, 2), (2 * PIECE - 7, 3), (2 * PIECE, 3), (4 * PIECE + 1, 5), (6 * PIECE + 700, 7)];
         for (length, count) in even.into_iter().chain(odd) {
             let update = sample(length);
             let pieces = pieces(&update);
@@ -169,7 +169,7 @@ mod tests {
             assert!(all == update, "the pieces are the whole");
             assert!((0..count).all(|piece| pieces.checks(piece, slice(&pieces, &update, piece))));
         }
-        for length in [0, 1, MIB - 8] {
+        for length in [0, 1, PIECE - 8] {
             let update = sample(length);
             assert_eq!(Pieces::read(&mut &*update, length as u64).expect("it is in memory"), None, "{length} bytes");
         }

@@ -42,7 +42,7 @@ pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_B
 /// Bytes of one answer that says which chunks of a state a node has: a bit for each chunk of the largest state.
 pub const HELD_BYTES_MAX: usize = chunk_count(PARAMETERS_MAX, *VECTORS.end()).div_ceil(8);
 /// Bytes of one piece of an update, and of the value of its subtree in the tree of the update's digest.
-pub const UPDATE_PIECE_BYTES: u64 = 1 << 20;
+pub const UPDATE_PIECE_BYTES: u64 = 256 << 10;
 const PIECE_VALUE_BYTES: u64 = 32;
 /// Bytes of one answer with the values of an update's pieces: those of the largest update, of two bytes a parameter,
 /// which is hashed behind its length.
