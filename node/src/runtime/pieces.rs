@@ -1,7 +1,7 @@
 //! Fetching an update in pieces, from all sources and fellows at once.
 //!
-//! Each piece is checked as it comes ([`Pieces`]), and served to fellows from then on. So the line of a lone founder need
-//! not carry an update to each newcomer.
+//! Each piece is checked as it comes ([`Pieces`]), and served to fellows from then on. So the line of a lone founder
+//! need not carry an update to each newcomer.
 
 use super::catch_up::{Fetched, Progress, Task};
 use super::sources::Begun;
@@ -23,8 +23,8 @@ const PIECES_MIN: usize = 16;
 const PIECES_WAITING: usize = 8;
 
 impl Task {
-    /// The update of a record in pieces; the record before it fixed the codec. `None` if it is too small, or if its length
-    /// does not follow from the codec.
+    /// The update of a record in pieces; the record before it fixed the codec. `None` if it is too small, or if its
+    /// length does not follow from the codec.
     ///
     /// # Errors
     /// The reason why it did not come. It may come whole.
@@ -71,8 +71,8 @@ impl Task {
         Ok(Some(Fetched::in_pieces(bytes, arriving)))
     }
 
-    /// The values of the pieces of a record's update, which has so many bytes. A source is believed when they lead to the
-    /// digest.
+    /// The values of the pieces of a record's update, which has so many bytes. A source is believed when they lead to
+    /// the digest.
     async fn pieces_of(&self, record: &Record, length: u64) -> Result<Pieces, String> {
         let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::UpdatePieces(record.update);

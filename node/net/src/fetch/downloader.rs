@@ -253,9 +253,14 @@ impl Worker {
     }
 
     async fn deliver(&self, at: usize, item: &Item, bytes: Vec<u8>) {
-        let first = self.shared.desk().finish(at, self.number, bytes.len());
-        if first && self.shared.done.send((item.index, bytes)).await.is_err() {
-            self.shared.desk().abandon();
+        // An item counts as done only when there is room for it: the download may end with the last one, and drops the
+        // streams that still wait.
+        let room = self.shared.done.reserve().await;
+        let mut desk = self.shared.desk();
+        match room {
+            Ok(room) if desk.finish(at, self.number, bytes.len()) => room.send((item.index, bytes)),
+            Ok(_) => {}
+            Err(_) => desk.abandon(),
         }
     }
 
