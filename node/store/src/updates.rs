@@ -54,11 +54,10 @@ impl Store {
         if range.is_empty() {
             return Ok(None);
         }
-        let bytes = self.updates.read(digest, range)?;
-        match bytes.filter(|bytes| pieces.checks(piece, bytes)) {
-            Some(bytes) => Ok(Some(bytes)),
+        match self.updates.read(digest, range) {
+            Ok(Some(bytes)) if pieces.checks(piece, &bytes) => Ok(Some(bytes)),
             // The file was changed or removed since its pieces were read: a check of all of it says which.
-            None => self.updates.open(digest).map(|_| None),
+            _ => self.updates.open(digest).map(|_| None),
         }
     }
 

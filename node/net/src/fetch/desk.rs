@@ -20,7 +20,7 @@ const FELLOWS_AT_ONCE: usize = 16;
 const _: () = assert!(SOURCES_MAX + FELLOWS_MAX <= Bits::BITS as usize);
 /// A fellow that has failed is left alone for so long.
 const REST: Duration = Duration::from_secs(2);
-/// One that takes no part is left alone for so many times the pause between two questions.
+/// A fellow that takes no part is left alone for so many times the pause between two questions.
 const PAUSES: u32 = 2;
 /// Items, from the first open one on, among which a donor is asked first for those that no fellow has.
 const LOOK_AHEAD: usize = 256;
