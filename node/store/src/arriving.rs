@@ -33,6 +33,7 @@ impl Arriving {
         Self { digest, pieces, held: Mutex::new(Held { bits, left, bytes }) }
     }
 
+    /// The values of its pieces.
     pub fn pieces(&self) -> &Arc<Pieces> {
         &self.pieces
     }
