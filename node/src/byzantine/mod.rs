@@ -214,8 +214,8 @@ fn second_ready(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// The answer that a peer gets to a request, falsified if armed.
 pub fn served(request: &FetchRequest, answer: Result<Answer, FetchRefusal>) -> Result<Answer, FetchRefusal> {
-    let by_name =
-        matches!(request, FetchRequest::StateChunk(_) | FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_));
+    use FetchRequest::{StateChunk, Update, UpdateByDigest, UpdatePiece};
+    let by_name = matches!(request, StateChunk(_) | Update { .. } | UpdateByDigest(_) | UpdatePiece { .. });
     let answer = answer?;
     if !by_name || !armed(Mode::BadChunk) {
         return Ok(answer);

@@ -7,7 +7,7 @@ use super::ledger::{Job, Update};
 use super::matter::{Matter, Outcome};
 use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
 use super::sources::Sources;
-use super::{candidate, catch_up, fellows, shards};
+use super::{candidate, catch_up, shards};
 use crate::exit::Failure;
 use crate::net::Fetched;
 use crate::net::fetch::Expect;
@@ -147,7 +147,7 @@ impl Driver {
         let task = catch_up::Task {
             proof: self.fetches.claims.proof_of(&errand.target),
             sources: Sources::new(&errand.sources),
-            fellows: self.fetches.fellows.begin(),
+            fellows: self.fetches.fellows.begin(errand.seq),
             errand,
             net: self.net.clone(),
             ledger: self.ledger_jobs.clone(),
@@ -157,6 +157,7 @@ impl Driver {
             head: self.state.head(),
             feedback: self.residuals.shared(),
             bytes: AtomicU64::new(0),
+            piecewise: tokio::sync::Mutex::default(),
             way: Mutex::default(),
             left: Mutex::new(None),
         };
@@ -172,10 +173,10 @@ impl Driver {
         self.fetches.catch_up = Some(AbortOnDropHandle::new(handle));
     }
 
-    /// Tells the catch-up under way which peers catch up, too.
+    /// Tells the catch-up under way which peers may have parts of what it fetches.
     pub(super) fn tell_fellows(&mut self) {
         if self.fetches.fellows.is_due(Instant::now()) {
-            self.fetches.fellows.tell(fellows::catching_up(&self.engine.view()));
+            self.fetches.fellows.tell(&self.engine.view());
         }
     }
 

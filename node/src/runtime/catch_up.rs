@@ -24,7 +24,8 @@ use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::run::{Codec, RunSpec};
 use starling_protocol::{Digest, NodeId, update};
-use starling_store::Store;
+use starling_store::{Arriving, Store};
+use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -117,6 +118,8 @@ pub struct Task {
     pub elements: usize,
     /// This node's head at the start.
     pub head: Arc<Head>,
+    /// Held while an update is fetched in pieces: one at a time takes the streams that a node gives to a stranger.
+    pub piecewise: tokio::sync::Mutex<()>,
     /// Bytes received so far.
     pub bytes: AtomicU64,
     /// The movement of the state so far.
@@ -125,6 +128,25 @@ pub struct Task {
     pub feedback: Arc<FragmentFeedback>,
     /// The difference of the lineage held at the start, once this node has left it.
     pub left: Mutex<Option<Left>>,
+}
+
+/// An update that was fetched.
+pub struct Fetched {
+    bytes: Arc<Vec<u8>>,
+    /// The pieces, which peers are served as long as this lives.
+    _serves: Option<Arc<Arriving>>,
+}
+
+impl Fetched {
+    /// An update that came whole; peers are served it once it is on the disk.
+    fn whole(bytes: Vec<u8>) -> Self {
+        Self { bytes: Arc::new(bytes), _serves: None }
+    }
+
+    /// An update that came in pieces.
+    pub fn in_pieces(bytes: Arc<Vec<u8>>, pieces: Arc<Arriving>) -> Self {
+        Self { bytes, _serves: Some(pieces) }
+    }
 }
 
 /// A receiver of the number of bytes so far.
@@ -229,12 +251,16 @@ impl Task {
         let mut last = None;
         let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
         let ahead = (AHEAD_BYTES / largest).clamp(1, AHEAD_MAX);
-        let fetched = |link: Link| async {
-            let update =
-                if link.record.changes_state() { Some(self.update_of(&link.record, progress).await?) } else { None };
+        let base = self.way().reached.clone().unwrap_or_else(|| self.held());
+        let codecs: Vec<Codec> = iter::once(&base).chain(&chain).map(|parent| parent.record.next.codec).collect();
+        let fetched = |(link, codec): (Link, Codec)| async move {
+            let update = match link.record.changes_state() {
+                true => Some(self.update_of(&link.record, codec, progress).await?),
+                false => None,
+            };
             Ok::<_, Failed>((link, update))
         };
-        let mut updates = stream::iter(chain).map(fetched).buffered(ahead);
+        let mut updates = stream::iter(chain.into_iter().zip(codecs)).map(fetched).buffered(ahead);
         while let Some(next) = updates.next().await {
             let (link, update) = next?;
             let Some(certificate) = link.certificate.clone() else {
@@ -243,7 +269,9 @@ impl Task {
             progress(self.bytes.load(Ordering::Relaxed));
             let (reply, replayed) = oneshot::channel();
             let record = link.record.clone();
-            self.ledger(Job::Replay { record, certificate, update, reply }).await?;
+            // Peers are served from memory until the ledger has it on the disk.
+            let bytes = update.as_ref().map(|update| Arc::clone(&update.bytes));
+            self.ledger(Job::Replay { record, certificate, update: bytes, reply }).await?;
             replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
             self.reach(&link);
             self.way().passed.push(Passed::of(&link.record, &self.net.me()));
@@ -252,8 +280,20 @@ impl Task {
         last.ok_or_else(|| Failed::because("there is nothing to fetch"))
     }
 
-    async fn update_of(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
-        // The record before fixed the codec; an update longer than the longest codec's is none.
+    /// The update of a record; the record before it fixed the codec.
+    async fn update_of(&self, record: &Record, codec: Codec, progress: Progress<'_>) -> Result<Fetched, Failed> {
+        match self.in_pieces(record, codec, progress).await {
+            Ok(Some(fetched)) => return Ok(fetched),
+            Ok(None) => {}
+            Err(why) => tracing::info!("the update of record {} is fetched whole: {why}", record.seq),
+        }
+        let bytes = self.whole(record, progress).await?;
+        Ok(Fetched::whole(bytes))
+    }
+
+    /// The whole update of a record from one source.
+    async fn whole(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
+        // An update longer than the longest codec's is none.
         let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
         let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::Update { seq: record.seq };

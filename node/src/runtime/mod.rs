@@ -33,6 +33,7 @@ mod notice;
 mod null;
 mod origin;
 mod outputs;
+mod pieces;
 mod proof;
 mod reduction;
 mod residuals;

@@ -77,8 +77,15 @@ impl Source {
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
             FetchRequest::Spec => self.spec.clone(),
-            FetchRequest::ChunksHeld(root) => {
-                self.store.chunks_held(root).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
+            FetchRequest::ChunksHeld(of) => match self.store.pieces_held(of) {
+                Some(pieces) => pieces,
+                None => self.store.chunks_held(of).map_err(internal)?.ok_or(FetchRefusal::NotFound)?,
+            },
+            FetchRequest::UpdatePieces(update) => {
+                self.store.update_pieces(update).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
+            }
+            FetchRequest::UpdatePiece { update, piece } => {
+                self.store.update_piece(update, *piece as usize).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
             }
             FetchRequest::SnapshotManifests => {
                 if self.near.is_awaited(&self.store, Instant::now()).map_err(internal)? {
@@ -142,3 +149,7 @@ fn cut(path: Vec<Link>) -> Vec<EncodedLink> {
     links.truncate(whole);
     links
 }
+
+#[cfg(test)]
+#[path = "source_test.rs"]
+mod tests;

@@ -10,7 +10,8 @@ use starling_protocol::Digest;
 use starling_protocol::digest::ByteHasher;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -148,19 +149,35 @@ impl Blobs {
         Ok(Some((file, length)))
     }
 
+    /// The bytes at this place of the file with this digest, which are not checked; `None` when it is not here. The
+    /// caller bounds the place.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or ends before.
+    pub fn read(&self, digest: &Digest, place: Range<u64>) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = self.path(digest);
+        let failed = |e| StoreError::io("read", &path, 0, e);
+        let Some(mut file) = opened(&path)? else { return Ok(None) };
+        let mut bytes = vec![0; usize::try_from(place.end.saturating_sub(place.start)).unwrap_or(0)];
+        file.seek(SeekFrom::Start(place.start)).map_err(failed)?;
+        file.read_exact(&mut bytes).map_err(failed)?;
+        Ok(Some(bytes))
+    }
+
+    /// Bytes of the file with this digest, if it is here.
+    pub fn length(&self, digest: &Digest) -> Option<u64> {
+        fs::metadata(self.path(digest)).ok().map(|file| file.len())
+    }
+
     /// The file with this digest and its length, if the digest that `read` computes of its bytes is the same.
-    fn checked(
+    pub fn checked(
         &self,
         digest: &Digest,
         read: impl FnOnce(&mut File, u64) -> io::Result<Digest>,
     ) -> Result<Option<(File, u64)>, StoreError> {
         let path = self.path(digest);
         let failed = |e| StoreError::io("read", &path, 0, e);
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(StoreError::io("open", &path, 0, e)),
-        };
+        let Some(mut file) = opened(&path)? else { return Ok(None) };
         let length = file.metadata().map_err(failed)?.len();
         if length <= self.limit && read(&mut file, length).map_err(failed)? == *digest {
             return Ok(Some((file, length)));
@@ -203,6 +220,15 @@ impl Blobs {
             tracing::warn!(path = %path.display(), error = %e, "could not remove a file that is no longer needed");
         }
         removed.is_ok()
+    }
+}
+
+/// The file at this path, if there is one.
+fn opened(path: &Path) -> Result<Option<File>, StoreError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(StoreError::io("open", path, 0, e)),
     }
 }
 

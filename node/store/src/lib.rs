@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod adoption;
+mod arriving;
 mod birth;
 mod blobs;
 mod candidates;
@@ -21,6 +22,7 @@ mod folder;
 mod holding;
 mod mirror;
 mod path;
+mod pieces;
 mod private;
 mod recording;
 mod replace;
@@ -30,14 +32,17 @@ mod snapshot;
 mod space;
 mod store;
 mod tip;
+mod updates;
 mod weights;
 
+pub use arriving::Arriving;
 pub use chain::EncodedLink;
 pub use checkpoint::{
     Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
     open_checkpoint,
 };
 pub use error::{Damage, Part, StoreError};
+pub use pieces::{Pieces, UPDATE_PIECE_BYTES};
 pub use private::{PrivateReader, PrivateWriter};
 pub use recording::Recording;
 pub use snapshot::{LoadedState, SNAPSHOT_EVERY};

@@ -1,5 +1,6 @@
 //! The store: its opening, the run that it belongs to, and the common course of all changes.
 
+use crate::arriving::Shelf;
 use crate::birth;
 use crate::blobs::Blobs;
 use crate::folder::Folder;
@@ -68,6 +69,8 @@ pub struct Store {
     pub(crate) adopting: RwLock<Option<Adoption>>,
     /// The last update that was written ahead of its candidate.
     pub(crate) staged: Mutex<Option<Digest>>,
+    /// The updates that this node fetches, and what is known of the pieces of others.
+    pub(crate) shelf: Mutex<Shelf>,
     /// Held while chunks are written or pruned. Taken before `order`.
     pub(crate) bulk: Mutex<()>,
     /// Held while the chain changes.
@@ -116,6 +119,7 @@ impl Store {
             chunks,
             adopting: RwLock::new(None),
             staged: Mutex::new(None),
+            shelf: Mutex::default(),
             bulk: Mutex::new(()),
             order: Mutex::new(()),
             tip: RwLock::new(tip),

@@ -2,7 +2,8 @@
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,
-    RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
+    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, UPDATE_PIECE_BYTES,
+    decode_answer,
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{
@@ -22,6 +23,9 @@ const PACE_OF_STRANGERS: u64 = 128 << 10;
 const PACE_OF_KNOWN: u64 = 32 << 10;
 /// The same on each of many streams, which share the asker's line.
 const PACE_OF_MANY: u64 = 16 << 10;
+
+/// The longest pause of a fellow before its answer and between its bytes.
+const FELLOWS_PAUSE: Duration = Duration::from_secs(4);
 
 /// The longest waits of an asker.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +54,11 @@ impl Patience {
     /// The patience with each of many streams to many peers.
     pub fn with_many() -> Self {
         Self { pace: PACE_OF_MANY, ..Self::default() }
+    }
+
+    /// The same with a peer that need not have anything, so that others may be asked at once.
+    pub fn with_fellow() -> Self {
+        Self { head: FELLOWS_PAUSE, progress: FELLOWS_PAUSE, ..Self::with_many() }
     }
 
     /// The time in which so many bytes of a payload must have come.
@@ -85,6 +94,8 @@ impl Expect {
             FetchRequest::ShardPiece { .. } => SHARD_PIECE_BYTES,
             FetchRequest::Path { .. } => PATH_BYTES_MAX as u64,
             FetchRequest::ChunksHeld(_) => HELD_BYTES_MAX as u64,
+            FetchRequest::UpdatePieces(_) => PIECE_VALUES_BYTES_MAX,
+            FetchRequest::UpdatePiece { .. } => UPDATE_PIECE_BYTES,
         })
     }
 

@@ -18,10 +18,10 @@ const FELLOWS_MAX: usize = 64;
 /// Fellows that are asked for something at a time: with two streams each they fit into the streams that a node gives to strangers.
 const FELLOWS_AT_ONCE: usize = 16;
 const _: () = assert!(SOURCES_MAX + FELLOWS_MAX <= Bits::BITS as usize);
-/// A fellow is asked which items it has no more often than this.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// A fellow that has failed, or takes no part, is left alone for so long.
+/// A fellow that has failed is left alone for so long.
 const REST: Duration = Duration::from_secs(2);
+/// A fellow that takes no part is left alone for so many times the pause between two questions.
+const PAUSES: u32 = 2;
 /// Items, from the first open one on, among which a donor is asked first for those that no fellow has.
 const LOOK_AHEAD: usize = 256;
 /// Streams that may break at one donor before it is given up.
@@ -129,10 +129,9 @@ impl Seat {
         self.rests_until.map(|until| until.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
     }
 
-    /// The next step with a fellow that has nothing that is needed.
-    fn question(&mut self, now: Instant) -> Next {
-        let pause =
-            self.asked_at.map_or(Duration::ZERO, |at| ASK_EVERY.saturating_sub(now.saturating_duration_since(at)));
+    /// The next step with a fellow that has nothing that is needed, and is asked no more often than `every`.
+    fn question(&mut self, now: Instant, every: Duration) -> Next {
+        let pause = self.asked_at.map_or(Duration::ZERO, |at| every.saturating_sub(now.saturating_duration_since(at)));
         if !pause.is_zero() {
             return Next::Pause(pause);
         }
@@ -151,6 +150,8 @@ pub(super) struct Desk {
     /// Donors, then fellows as they were taken in.
     seats: Vec<Seat>,
     donors: usize,
+    /// A fellow is asked which items it has no more often than this.
+    ask_every: Duration,
     /// Bit `n`: source `n` is of use.
     alive: Bits,
     report: DownloadReport,
@@ -171,8 +172,9 @@ pub(super) enum Next {
 }
 
 impl Desk {
-    /// The sources are donors; at most [`SOURCES_MAX`] of them count.
-    pub fn new(items: Vec<Item>, sources: &[NodeId], is_stranger: &IsStranger) -> Self {
+    /// The sources are donors; at most [`SOURCES_MAX`] of them count. A fellow is asked which items it has no more
+    /// often than `ask_every`.
+    pub fn new(items: Vec<Item>, sources: &[NodeId], is_stranger: &IsStranger, ask_every: Duration) -> Self {
         let trust = |source| if is_stranger(source) { Trust::Stranger } else { Trust::Known };
         let seats: Vec<Seat> = sources.iter().take(SOURCES_MAX).map(|id| Seat::new(*id, trust(id))).collect();
         let since = Instant::now();
@@ -183,6 +185,7 @@ impl Desk {
             first: 0,
             doubt: false,
             donors: seats.len(),
+            ask_every,
             alive: (1 << seats.len()) - 1,
             seats,
             report: DownloadReport::default(),
@@ -251,8 +254,8 @@ impl Desk {
             return Next::Pause(rest);
         }
         let Some(at) = self.choose(number, now) else {
-            let seat = &mut self.seats[number];
-            return if seat.is_fellow() { seat.question(now) } else { Next::Wait };
+            let (seat, every) = (&mut self.seats[number], self.ask_every);
+            return if seat.is_fellow() { seat.question(now, every) } else { Next::Wait };
         };
         let (trust, entry) = (self.seats[number].trust, &mut self.entries[at]);
         if entry.copies() == 0 {
@@ -298,11 +301,21 @@ impl Desk {
         self.seats[number].held = held;
     }
 
-    /// Leaves a fellow alone for a while. It is asked anew then which items it has.
+    /// Leaves a fellow that has failed alone for a while.
     pub fn rest(&mut self, number: usize) {
+        self.rest_for(number, REST);
+    }
+
+    /// Leaves a fellow that has said that it takes no part alone for a while: it may have only just begun.
+    pub fn absent(&mut self, number: usize) {
+        self.rest_for(number, self.ask_every.saturating_mul(PAUSES));
+    }
+
+    /// Leaves a fellow alone for so long. It is asked anew then which items it has.
+    fn rest_for(&mut self, number: usize, pause: Duration) {
         let seat = &mut self.seats[number];
         (seat.held, seat.asked_at) = (Vec::new(), None);
-        seat.rests_until = Some(Instant::now() + REST);
+        seat.rests_until = Some(Instant::now() + pause);
     }
 
     /// Source `number` is no longer at entry `at`.

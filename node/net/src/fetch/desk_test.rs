@@ -1,5 +1,7 @@
 use super::*;
 
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
 fn id(number: usize) -> NodeId {
     NodeId([number as u8 + 1; 32])
 }
@@ -7,7 +9,7 @@ fn id(number: usize) -> NodeId {
 fn desk(items: usize, donors: usize) -> Desk {
     let items = (0..items).map(|index| Item { index, parts: Vec::new() });
     let sources: Vec<_> = (0..donors).map(id).collect();
-    Desk::new(items.collect(), &sources, &(Arc::new(|_: &NodeId| true) as IsStranger))
+    Desk::new(items.collect(), &sources, &(Arc::new(|_: &NodeId| true) as IsStranger), ASK_EVERY)
 }
 
 fn fetches(desk: &mut Desk, number: usize) -> Option<usize> {
@@ -55,6 +57,20 @@ fn a_fellow_that_fails_rests_and_comes_back() {
         desk.seats[1].rests_until = Some(Instant::now());
         assert!(matches!(desk.next(1), Next::Ask), "what it had may be gone");
     }
+}
+
+#[test]
+fn a_fellow_that_takes_no_part_yet_is_asked_again_sooner_than_one_that_has_failed() {
+    let mut desk = desk(2, 1);
+    desk.ask_every = ASK_EVERY / 4;
+    desk.take_in(&[id(5)]);
+    assert!(matches!(desk.next(1), Next::Ask));
+    desk.absent(1);
+    assert!(matches!(desk.next(1), Next::Pause(rest) if rest <= ASK_EVERY / 2));
+    desk.seats[1].rests_until = Some(Instant::now());
+    assert!(matches!(desk.next(1), Next::Ask));
+    assert!(matches!(desk.next(1), Next::Pause(pause) if pause <= ASK_EVERY / 4));
+    assert!(desk.verdict().is_none());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! Copies that strangers fetch keep no known source from fetching its own.
 //!
 //! Peers that download the same items at the same time, the fellows of a [`Swarm`], are asked for the items that they have by now.
+//! A fellow that stalls is left alone after 4 s.
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::desk::{Desk, DownloadError, DownloadReport, IsStranger, Item, Next, SOURCES_MAX};
@@ -45,6 +46,8 @@ pub struct Swarm {
     pub question: FetchRequest,
     /// The length of its answer, which has a bit for each [`Item::index`] ([`is_held`](super::is_held)).
     pub answer: Expect,
+    /// A peer is asked no more often than this.
+    pub ask_every: Duration,
 }
 
 /// Downloads items from a set of sources.
@@ -77,8 +80,9 @@ impl Downloader {
         done: mpsc::Sender<(usize, Vec<u8>)>,
     ) -> Result<DownloadReport, DownloadError> {
         let sources = &sources[..sources.len().min(SOURCES_MAX)];
+        let ask_every = self.swarm.as_ref().map_or(Duration::ZERO, |swarm| swarm.ask_every);
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk::new(items, sources, &self.is_stranger)),
+            desk: Mutex::new(Desk::new(items, sources, &self.is_stranger, ask_every)),
             changed: Notify::new(),
             open: Arc::clone(&self.open),
             check: Arc::clone(&self.check),
@@ -86,12 +90,13 @@ impl Downloader {
             done,
         });
         let mut workers = JoinSet::new();
-        let hire = |workers: &mut JoinSet<()>, streams, number, source| {
+        let hire = |workers: &mut JoinSet<()>, streams, (number, source), patience| {
             for _ in 0..streams {
-                workers.spawn(Worker { shared: Arc::clone(&shared), source, number }.run());
+                workers.spawn(Worker { shared: Arc::clone(&shared), source, number, patience }.run());
             }
         };
-        sources.iter().enumerate().for_each(|(number, id)| hire(&mut workers, STREAMS_PER_SOURCE, number, *id));
+        let donors = sources.iter().copied().enumerate();
+        donors.for_each(|donor| hire(&mut workers, STREAMS_PER_SOURCE, donor, Patience::with_many()));
         let mut fellows = self.swarm.as_ref().map(|swarm| swarm.fellows.clone());
         // Dropping `workers`, on return or with this future, stops the streams that still fetch a copy.
         loop {
@@ -102,7 +107,8 @@ impl Downloader {
             }
             let there = fellows.as_mut().map(|fellows| fellows.borrow_and_update().clone()).unwrap_or_default();
             let new = shared.desk().take_in(&there);
-            new.into_iter().for_each(|(number, id)| hire(&mut workers, STREAMS_PER_FELLOW, number, id));
+            let patience = Patience::with_fellow();
+            new.into_iter().for_each(|fellow| hire(&mut workers, STREAMS_PER_FELLOW, fellow, patience));
             tokio::select! {
                 () = changed => {}
                 () = told(&mut fellows) => {}
@@ -144,6 +150,7 @@ struct Worker {
     shared: Arc<Shared>,
     source: NodeId,
     number: usize,
+    patience: Patience,
 }
 
 impl Worker {
@@ -204,7 +211,10 @@ impl Worker {
                 if !error.stream_survives() {
                     *stream = None;
                 }
-                self.shared.desk().rest(self.number);
+                match error {
+                    FetchError::Refused(FetchRefusal::NotFound) => self.shared.desk().absent(self.number),
+                    _ => self.shared.desk().rest(self.number),
+                }
             }
         }
     }
@@ -223,7 +233,7 @@ impl Worker {
             Some(io) => io,
             None => stream.insert((self.shared.open)(self.source).await?),
         };
-        let patience = Patience::with_many();
+        let patience = self.patience;
         let most = parts.iter().fold(0u64, |bytes, (_, expected)| bytes.saturating_add(expected.most()));
         let all = async {
             let mut bytes = Vec::new();
@@ -243,9 +253,14 @@ impl Worker {
     }
 
     async fn deliver(&self, at: usize, item: &Item, bytes: Vec<u8>) {
-        let first = self.shared.desk().finish(at, self.number, bytes.len());
-        if first && self.shared.done.send((item.index, bytes)).await.is_err() {
-            self.shared.desk().abandon();
+        // An item counts as done only when there is room for it: the download may end with the last one, and drops the
+        // streams that still wait.
+        let room = self.shared.done.reserve().await;
+        let mut desk = self.shared.desk();
+        match room {
+            Ok(room) if desk.finish(at, self.number, bytes.len()) => room.send((item.index, bytes)),
+            Ok(_) => {}
+            Err(_) => desk.abandon(),
         }
     }
 

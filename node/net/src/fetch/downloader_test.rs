@@ -59,10 +59,14 @@ fn id(number: usize) -> NodeId {
     NodeId([number as u8 + 1; 32])
 }
 
-async fn download(
-    manners: &[Manner],
-    items: usize,
-) -> Result<(DownloadReport, BTreeMap<usize, Vec<u8>>), DownloadError> {
+type Got = (DownloadReport, BTreeMap<usize, Vec<u8>>);
+
+async fn download(manners: &[Manner], items: usize) -> Result<Got, DownloadError> {
+    download_to(manners, items, Duration::ZERO).await
+}
+
+/// The same with a taker that needs so long for each item.
+async fn download_to(manners: &[Manner], items: usize, each: Duration) -> Result<Got, DownloadError> {
     let shelf = |manner: &Manner| Arc::new(Shelf { manner: *manner, items, asked: AtomicUsize::new(0) });
     let servers: Vec<_> = manners
         .iter()
@@ -96,10 +100,11 @@ async fn download(
     let strangers: Vec<_> = manners.iter().map(|manner| *manner == Manner::Hold).collect();
     let is_stranger: IsStranger = Arc::new(move |source: &NodeId| strangers[usize::from(source.0[0]) - 1]);
     let sources: Vec<_> = (0..manners.len()).map(id).collect();
-    let (sender, mut receiver) = mpsc::channel(8);
+    let (sender, mut receiver) = mpsc::channel(if each.is_zero() { 8 } else { 1 });
     let taken = tokio::spawn(async move {
         let mut got = BTreeMap::new();
         while let Some((index, bytes)) = receiver.recv().await {
+            tokio::time::sleep(each).await;
             assert!(got.insert(index, bytes).is_none(), "each item comes once");
         }
         got
@@ -137,6 +142,15 @@ async fn strangers_that_hold_items_keep_no_member_from_them() {
     let loading = download(&[Hold, Hold, Hold, Honest], 4);
     let (report, got) = tokio::time::timeout(Duration::from_secs(9), loading).await.expect("at once").unwrap();
     assert_eq!((got.len(), report.bytes.len()), (4, 1));
+}
+
+/// The download ended when the last item was here, and dropped those for which there was no room yet.
+#[tokio::test]
+async fn a_slow_taker_gets_every_item() {
+    use Manner::Honest;
+    let (report, got) = download_to(&[Honest, Honest, Honest], 12, Duration::from_millis(5)).await.unwrap();
+    assert_eq!(got.len(), 12);
+    assert_eq!(report.bytes.values().sum::<u64>(), (0..12).map(|i| content(i).len() as u64).sum::<u64>());
 }
 
 #[tokio::test]

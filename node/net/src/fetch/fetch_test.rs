@@ -119,6 +119,8 @@ async fn a_server_that_trickles_is_left() {
     let stranger = Patience::with(Rank::Stranger);
     assert_eq!(stranger.in_all(16 << 20), Duration::from_secs(30 + 10 + 128));
     assert!(Patience::with(Rank::Invited).in_all(16 << 20) > stranger.in_all(16 << 20));
+    let fellow = Patience::with_fellow();
+    assert!(fellow.head.max(fellow.progress) < Duration::from_secs(5), "others have it as well");
 }
 
 #[tokio::test]

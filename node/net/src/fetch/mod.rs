@@ -18,7 +18,7 @@ pub use desk::{DownloadError, DownloadReport, IsStranger, Item, SOURCES_MAX};
 pub use downloader::{Check, Downloader, OpenFetch, STREAMS_PER_SOURCE, Swarm};
 pub use server::{FetchServer, FetchSource, NothingToFetch, ServeEnd, ServerPatience};
 pub use wire::{
-    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX, Link, RECORDS_MAX,
-    SHARD_PIECE_BYTES, SNAPSHOT_BYTES_MAX, SNAPSHOTS_MAX, decode_records, decode_snapshots, encode_records,
-    encode_snapshots, is_held,
+    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX, Link, PIECE_VALUES_BYTES_MAX,
+    RECORDS_MAX, SHARD_PIECE_BYTES, SNAPSHOT_BYTES_MAX, SNAPSHOTS_MAX, UPDATE_PIECE_BYTES, decode_records,
+    decode_snapshots, encode_records, encode_snapshots, is_held,
 };

@@ -334,11 +334,16 @@ fn thread_time() -> Duration {
 type Room = OwnedSemaphorePermit;
 
 /// Whether the answer may be as large as the model.
-fn is_large(request: &FetchRequest) -> bool {
+fn is_whole(request: &FetchRequest) -> bool {
     matches!(request, FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_))
+}
+
+/// Whether bytes as large as the model may have to be read to look the answer up.
+fn is_large(request: &FetchRequest) -> bool {
+    is_whole(request) || matches!(request, FetchRequest::UpdatePieces(_) | FetchRequest::UpdatePiece { .. })
 }
 
 /// Whether the answer lies in a file, of which at most a piece is in memory at a time.
 fn is_read_as_taken(request: &FetchRequest) -> bool {
-    is_large(request) || matches!(request, FetchRequest::StateChunk(_))
+    is_whole(request) || matches!(request, FetchRequest::StateChunk(_))
 }

@@ -3,6 +3,7 @@
 use super::client::{Expect, FetchError};
 use super::desk::{DownloadError, DownloadReport, IsStranger, Item};
 use super::downloader::{Check, Downloader, OpenFetch, Swarm};
+use super::wire::encode_answer;
 use super::{Answer, FetchRefusal, FetchRequest, FetchServer, FetchSource, ServerPatience, is_held};
 use crate::BulkStream;
 use crate::standing::Standing;
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
 const ROOT: Digest = Digest([7; 32]);
@@ -53,6 +54,8 @@ enum Manner {
     Bystander,
     /// Takes requests and says nothing.
     Silent,
+    /// Says that it has all, and begins answers that it does not end.
+    Stalling,
     Gone,
 }
 
@@ -102,7 +105,7 @@ impl FetchSource for Served {
 
 /// Nodes by number, which reach each other.
 #[derive(Clone)]
-struct World(Arc<Vec<(Manner, FetchServer)>>);
+struct World(Arc<Vec<(Manner, usize, FetchServer)>>);
 
 impl World {
     fn of(shelves: &[Arc<Shelf>]) -> Self {
@@ -111,7 +114,8 @@ impl World {
             (0..shelves.len()).for_each(|n| standing.came(id(n), Source::Address([45, 2, 0, n as u8].into())));
             standing.set(Vec::new(), Vec::new());
             let source = Arc::new(Served(Arc::clone(shelf)));
-            (shelf.manner, FetchServer::new(source, ServerPatience::default(), standing))
+            let held = shelf.held.lock().unwrap().len();
+            (shelf.manner, held, FetchServer::new(source, ServerPatience::default(), standing))
         };
         Self(Arc::new(shelves.iter().map(server).collect()))
     }
@@ -120,17 +124,32 @@ impl World {
     fn open(&self, me: usize) -> OpenFetch {
         let world = self.clone();
         Arc::new(move |peer| {
-            let (manner, server) = world.0[usize::from(peer.0[0]) - 1].clone();
+            let (manner, held, server) = world.0[usize::from(peer.0[0]) - 1].clone();
             Box::pin(async move {
                 let (near, mut far) = tokio::io::duplex(64 << 10);
                 match manner {
                     Manner::Gone => return Err(FetchError::NoStream("gone".into())),
+                    Manner::Stalling => drop(tokio::spawn(stall(far, held))),
                     Manner::Silent => drop(tokio::spawn(async move { while far.read_u8().await.is_ok() {} })),
                     _ => drop(tokio::spawn(async move { server.serve(id(me), &mut far).await })),
                 }
                 Ok(BulkStream::new(near))
             })
         })
+    }
+}
+
+/// Answers the question for chunks, and begins to answer all else.
+async fn stall(mut far: DuplexStream, held: usize) {
+    let mut asked = [0; 36];
+    while far.read_exact(&mut asked).await.is_ok() {
+        let answer = match asked[3] {
+            11 => [&encode_answer(Ok(held as u64))[..], &vec![0xff; held]].concat(),
+            _ => encode_answer(Ok(CHUNK as u64)).to_vec(),
+        };
+        if far.write_all(&answer).await.is_err() {
+            break;
+        }
     }
 }
 
@@ -152,7 +171,8 @@ async fn join(
     });
     let (list, told) = watch::channel(Vec::new());
     let answer = Expect::Exactly(chunks.div_ceil(8) as u64);
-    let swarm = Swarm { fellows: told, question: FetchRequest::ChunksHeld(ROOT), answer };
+    let question = FetchRequest::ChunksHeld(ROOT);
+    let swarm = Swarm { fellows: told, question, answer, ask_every: Duration::from_secs(1) };
     let downloader = Downloader::new(world.open(me), check, is_stranger).beside(swarm);
     let (done, mut arrived) = mpsc::channel(8);
     let keep = async {
@@ -191,7 +211,7 @@ async fn joiners_of_one_flock_fetch_most_of_the_state_from_each_other() {
 async fn no_fellow_can_spoil_or_end_a_download() {
     use Manner::*;
     const CHUNKS: usize = 200;
-    let manners = [Honest(2), Honest(0), Liar, Boaster, Verbose, Bystander, Silent, Gone];
+    let manners = [Honest(2), Honest(0), Liar, Boaster, Verbose, Bystander, Silent, Gone, Stalling];
     let shelves: Vec<_> = manners.iter().map(|manner| Shelf::new(*manner, CHUNKS, *manner == Honest(2))).collect();
     let fellows = (2..manners.len()).map(id).collect();
     let joining = join(World::of(&shelves), 1, Arc::clone(&shelves[1]), CHUNKS, fellows);

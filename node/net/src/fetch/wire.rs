@@ -41,6 +41,12 @@ pub const SNAPSHOT_BYTES_MAX: usize = starling_protocol::state::MANIFEST_BYTES_M
 pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_BYTES_MAX as u64);
 /// Bytes of one answer that says which chunks of a state a node has: a bit for each chunk of the largest state.
 pub const HELD_BYTES_MAX: usize = chunk_count(PARAMETERS_MAX, *VECTORS.end()).div_ceil(8);
+/// Bytes of one piece of an update, and of the value of its subtree in the tree of the update's digest.
+pub const UPDATE_PIECE_BYTES: u64 = 256 << 10;
+const PIECE_VALUE_BYTES: u64 = 32;
+/// Bytes of one answer with the values of an update's pieces: those of the largest update, of two bytes a parameter,
+/// which is hashed behind its length.
+pub const PIECE_VALUES_BYTES_MAX: u64 = PIECE_VALUE_BYTES * (8 + 2 * PARAMETERS_MAX).div_ceil(UPDATE_PIECE_BYTES);
 /// Bytes of an encoded data manifest.
 pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of one piece of a data shard.
@@ -71,8 +77,13 @@ pub enum FetchRequest {
     /// The path to record number `to`, from the first of the `known` ones (number and digest) that is on the chain, or
     /// from its genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
     Path { to: u64, known: Arc<[(u64, Digest)]> },
-    /// The chunks that the node has of the state with this root: a bit for each place in the manifest, see [`is_held`] (11).
+    /// The chunks that the node has of the state with this root: a bit for each place in the manifest, see [`is_held`].
+    /// Or the pieces of the update with this digest: a bit for each (11).
     ChunksHeld(Digest),
+    /// The values of the pieces of the update with this digest, by which each piece can be checked (12).
+    UpdatePieces(Digest),
+    /// Piece `piece` of the update with this digest (13).
+    UpdatePiece { update: Digest, piece: u32 },
 }
 
 /// The reason why a request was not served.
@@ -141,6 +152,8 @@ impl FetchRequest {
             Self::UpdateByDigest(_) => 9,
             Self::Path { .. } => 10,
             Self::ChunksHeld(_) => 11,
+            Self::UpdatePieces(_) => 12,
+            Self::UpdatePiece { .. } => 13,
         }
     }
 
@@ -155,14 +168,15 @@ impl FetchRequest {
             | Self::DataManifest(digest)
             | Self::Candidate(digest)
             | Self::UpdateByDigest(digest)
-            | Self::ChunksHeld(digest) => out.extend_from_slice(&digest.0),
+            | Self::ChunksHeld(digest)
+            | Self::UpdatePieces(digest) => out.extend_from_slice(&digest.0),
             Self::Records { from_seq, max } => {
                 out.extend_from_slice(&from_seq.to_le_bytes());
                 out.extend_from_slice(&max.to_le_bytes());
             }
             Self::Update { seq } => out.extend_from_slice(&seq.to_le_bytes()),
-            Self::ShardPiece { shard, piece } => {
-                out.extend_from_slice(&shard.0);
+            Self::ShardPiece { shard: of, piece } | Self::UpdatePiece { update: of, piece } => {
+                out.extend_from_slice(&of.0);
                 out.extend_from_slice(&piece.to_le_bytes());
             }
             Self::Path { to, known } => {
@@ -188,10 +202,10 @@ impl FetchRequest {
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
             1 | 2 => 0,
-            3 | 6 | 8 | 9 | 11 => 32,
+            3 | 6 | 8 | 9 | 11 | 12 => 32,
             4 => 10,
             5 => 8,
-            7 => 36,
+            7 | 13 => 36,
             10 => PATH_BODY_BYTES,
             other => return Err(FetchWireError::Kind(other)),
         };
@@ -225,6 +239,8 @@ impl FetchRequest {
             9 => Self::UpdateByDigest(Digest(reader.array()?)),
             10 => Self::Path { to: reader.u64()?, known: reader.places()? },
             11 => Self::ChunksHeld(Digest(reader.array()?)),
+            12 => Self::UpdatePieces(Digest(reader.array()?)),
+            13 => Self::UpdatePiece { update: Digest(reader.array()?), piece: reader.u32()? },
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;

@@ -20,6 +20,8 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::Path { to: 0x0506, known: Arc::from([]) },
         FetchRequest::Path { to: 7, known: Arc::from([(0x0102, digest), (0, Digest([0xcd; 32]))]) },
         FetchRequest::ChunksHeld(digest),
+        FetchRequest::UpdatePieces(digest),
+        FetchRequest::UpdatePiece { update: digest, piece: 0x0708 },
     ]
 }
 
@@ -49,6 +51,8 @@ fn golden_bytes() {
         "5346020a060500000000000000".to_owned(),
         format!("5346020a0700000000000000020201000000000000{ab}0000000000000000{}", "cd".repeat(32)),
         format!("5346020b{ab}"),
+        format!("5346020c{ab}"),
+        format!("5346020d{ab}08070000"),
     ];
     assert_eq!(requests().len(), golden.len());
     for (request, golden) in requests().iter().zip(golden) {

@@ -60,7 +60,7 @@ pub enum Job {
     Replay {
         record: Record,
         certificate: Certificate,
-        update: Option<Vec<u8>>,
+        update: Option<Arc<Vec<u8>>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// Keep the difference of this node's lineage, which the node is about to leave (catch-up).

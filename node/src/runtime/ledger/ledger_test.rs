@@ -67,7 +67,7 @@ fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read
     let replay = |record: &Record| {
         let certificate = sample::certificate(record, 1, &signers()[..2]);
         let (reply, replayed) = oneshot::channel();
-        let job = Job::Replay { record: record.clone(), certificate, update: Some(update.clone()), reply };
+        let job = Job::Replay { record: record.clone(), certificate, update: Some(Arc::new(update.clone())), reply };
         ledger.jobs.blocking_send(job).expect("the thread runs");
         replayed.blocking_recv().expect("it answers")
     };

@@ -166,7 +166,7 @@ impl Worker {
                 Some(LedgerReply::Durable { token })
             }
             Job::Replay { record, certificate, update, reply } => {
-                let _ = reply.send(self.replay(record, &certificate, update.as_deref())?);
+                let _ = reply.send(self.replay(record, &certificate, update.as_deref().map(Vec::as_slice))?);
                 None
             }
             Job::Leave { reply } => {

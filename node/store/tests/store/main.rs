@@ -6,6 +6,7 @@ mod copies;
 mod damage;
 mod disk_full;
 mod kill;
+mod pieces;
 mod private;
 mod recordings;
 mod sequences;
