@@ -156,6 +156,7 @@ impl Task {
         let download = async {
             let report = downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because)?;
             swarm::count(&report);
+            self.net.fetched().state(&report);
             Ok::<_, Failed>(())
         };
         let writing = async {

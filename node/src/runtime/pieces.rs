@@ -51,6 +51,7 @@ impl Task {
         let download = async {
             let report = downloader.run(items, &self.errand.sources, done).await.map_err(|e| e.to_string())?;
             swarm::count_update(&report);
+            self.net.fetched().updates(&report);
             Ok::<_, String>(())
         };
         let keeping = async {

@@ -161,9 +161,7 @@ fn every_expectation_of_a_scenario_is_checked() {
             let all_in = h.diary.iter_mut().find(|e| e.what == What::AllIn);
             all_in.expect("they were").seen += 1.0;
         }),
-        ("waited", |h| {
-            h.nodes[1].events.push(json!({"event": "waited_for_newcomers", "seen": 5.0, "seconds": 2.5}))
-        }),
+        ("waited", |h| h.nodes[1].events.push(json!({"event": "waited_for_newcomers", "seen": 5.0, "seconds": 2.5}))),
         ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
     ];
