@@ -377,5 +377,7 @@ impl Round {
         let (token, since) = (out.next_token(), ctx.now);
         out.push(Output::Commit { token, key, record: record.clone(), certificate: certificate.clone(), mine });
         self.committing = Some(Committing { token, record, certificate, since });
+        // A READY that is kept back for newcomers waits no longer.
+        ctx.watch.begin();
     }
 }

@@ -142,7 +142,9 @@ impl World {
             Event::Tick => self.tick(node),
             Event::Probe => self.probe(node),
             Event::Deliver { from, conn, bytes } => {
-                if self.network.is(from, node, conn) {
+                // A node is told of a connection before it is given what came by it.
+                self.up(node, from, conn);
+                if self.network.is(from, node, conn) && self.nodes[node].alive() {
                     let from = self.keys.id(from);
                     self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
                 }

@@ -64,8 +64,9 @@ impl World {
         }
     }
 
+    /// Tells a node of a connection, once.
     pub(super) fn up(&mut self, node: usize, other: usize, conn: u64) {
-        if !self.network.is(node, other, conn) {
+        if !self.network.is(node, other, conn) || self.network.believes(node, other) {
             return;
         }
         let peer = self.keys.id(other);

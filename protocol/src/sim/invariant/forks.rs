@@ -86,6 +86,7 @@ impl Invariant for Forks {
                 self.0.insert(*node, Reach { resumed, ..Reach::default() });
             }
             Observed::Input { node, input } => self.0.entry(*node).or_default().take(*node, input, world),
+            Observed::Probed { node, .. } => self.0.entry(*node).or_default().age(*node, world),
             Observed::Outputs { node, outputs } => {
                 let reach = self.0.entry(*node).or_default();
                 for output in *outputs {
@@ -113,12 +114,17 @@ fn never(event: &Observed<'_>) -> Result<(), String> {
 }
 
 impl Reach {
-    fn take(&mut self, node: usize, input: &Input, world: &World) {
+    /// Ages by the time since the node was last told the time.
+    fn age(&mut self, node: usize, world: &World) {
         let clock = world.now + world.nodes[node].offset;
         let passed = clock.saturating_sub(self.clock.unwrap_or(clock)).min(STEP);
         self.clock = Some(clock);
         self.now += passed;
         self.lost = if self.reaches { self.lost.saturating_sub(passed) } else { self.lost + passed };
+    }
+
+    fn take(&mut self, node: usize, input: &Input, world: &World) {
+        self.age(node, world);
         match input {
             Input::PeerUp { peer } => self.peers.entry(*peer).or_default().connected = true,
             Input::PeerDown { peer } => {
