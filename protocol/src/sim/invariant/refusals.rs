@@ -38,9 +38,11 @@ impl Invariant for Refusals {
         let counted = |output: &Output| matches!(output, Output::Notice(Notice::Refused { .. }));
         let some = refused || outputs.iter().any(counted);
         require(some, || format!("node {node} takes a lie of node {from}: {outputs:?}"))?;
-        // A node that refuses a peer loses it, which may change what the round needs.
+        // A node that refuses a peer loses it, which may change what the round needs. A peer that has been silent is
+        // here again once it says anything, and the head that it named before may be looked at.
         let harmless = |output: &Output| match output {
             Output::Notice(Notice::Refused { refusal: Refusal::Stale, .. }) | Output::Send { .. } => true,
+            Output::Prove { peer, .. } => *peer == world.nodes[*from].id,
             Output::Notice(_) => true,
             _ => refused,
         };
