@@ -117,7 +117,7 @@ fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure>
     let node_text = toml::to_string(node).context("cannot print the node file")?;
     let run_text = match origin {
         Origin::File(file) => {
-            // What a start refuses is not in force.
+            // Settings that a start refuses are not in force.
             text::check(file)?;
             let mut file = RunFile::clone(file);
             // The probation follows from the mode, and is worth showing.

@@ -41,14 +41,14 @@ fn in_order_of(me: &NodeId, of: &Digest, mut items: Vec<Item>) -> Vec<Item> {
     items
 }
 
-/// Those who fetch the same state, and how to ask what they have of it.
+/// The peers that fetch the same state, and the question which of its chunks they have.
 pub fn of(manifest: &Manifest, fellows: watch::Receiver<Vec<NodeId>>) -> Swarm {
     let question = FetchRequest::ChunksHeld(state::root(manifest));
     let answer = Expect::Exactly(manifest.chunks.len().div_ceil(8) as u64);
     Swarm { fellows, question, answer, ask_every: ASK_FOR_CHUNKS_EVERY }
 }
 
-/// Those who may have pieces of the same update, and how to ask which.
+/// The peers that may have pieces of the same update, and the question which.
 pub fn of_update(update: &Digest, pieces: &Pieces, fellows: watch::Receiver<Vec<NodeId>>) -> Swarm {
     let answer = Expect::Exactly(pieces.count().div_ceil(8) as u64);
     Swarm { fellows, question: FetchRequest::ChunksHeld(*update), answer, ask_every: ASK_FOR_PIECES_EVERY }
