@@ -42,7 +42,7 @@ impl Invariant for Refusals {
         // here again once it says anything, and the head that it named before may be looked at.
         let harmless = |output: &Output| match output {
             Output::Notice(Notice::Refused { refusal: Refusal::Stale, .. }) | Output::Send { .. } => true,
-            Output::Prove { peer, .. } => *peer == world.nodes[*from].id,
+            Output::Prove { peer, .. } => refused || *peer == world.nodes[*from].id,
             Output::Notice(_) => true,
             _ => refused,
         };
