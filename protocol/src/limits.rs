@@ -12,13 +12,13 @@ pub const VOTERS_MAX: usize = 31;
 /// Bytes of a set of members: one bit for each member of a record.
 pub const SET_BYTES_MAX: usize = MEMBERS_MAX / 8;
 /// Statements about other nodes (joins, suspicions) in one READY.
-pub const STATEMENTS_MAX: usize = 2;
+pub const STATEMENTS_MAX: usize = 8;
 /// Peers whose round-trip time one READY states.
 pub const RTTS_MAX: usize = 64;
 /// Members whose order in the reduction's ring a record states.
 pub const TOUR_MAX: usize = 64;
-/// Bytes of a signed READY: 512, and 4 for each measured peer.
-pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
+/// Bytes of a signed READY: 384, 80 for each statement, and 4 for each measured peer.
+pub const READY_BYTES_MAX: usize = 384 + 80 * STATEMENTS_MAX + 4 * RTTS_MAX;
 /// Bytes of an encoded candidate: its record and the READYs from which the record follows.
 pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
 /// Bytes of one signed vote inside a certificate, or of a Fork: 224, and its set.

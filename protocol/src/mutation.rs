@@ -255,6 +255,8 @@ mutations! {
     MuteContributor,
     /// Engine: a result of a former process is never computed anew. L1.
     TrustFormer,
+    /// Engine: a voter drops the record that it has built in place of a fetched one. L1.
+    AskTheDead,
     /// Engine: a contribution that a commit left out is dropped. S7.
     DropLeftOut,
     /// Certificate: votes of several ballots prove a record.

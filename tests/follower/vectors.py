@@ -17,7 +17,7 @@ CONTROL_BYTES_MAX = 16_384
 
 # Layouts that a verifier of a recorded run does not read, as the types of their fields.
 HEAD_REF = (B32, U64, B32)
-READY = Annotated[bytes, BytesOf(768)]
+READY = Annotated[bytes, BytesOf(1280)]
 STATEMENT = (Annotated[int, OneOf(1, 3)], B32, U64, B32)
 STAMP = (U64, U32, U32, Annotated[int, OneOf(0, 2)])
 MESSAGES: dict[str, tuple[int, Any]] = {
@@ -86,7 +86,7 @@ def check_wire(path: Path) -> int:
     demand(fork.record.lineage == lineage and record.record.kind == COMMIT, "§2.7", "the lineage of the FORK is another")
     decode(Certificate, v["certificate"], CONTROL_BYTES_MAX)
     decode(VOTE_STATE, v["vote_state"], CONTROL_BYTES_MAX)
-    decode(CANDIDATE, v["candidate"], 1_057_024)
+    decode(CANDIDATE, v["candidate"], 1_581_312)
     for name, (tag, message) in MESSAGES.items():
         open_envelope(v[f"envelope-{name}"], run, tag, message, CONTROL_BYTES_MAX)
     return len(v)

@@ -5,7 +5,7 @@ use super::attempt::set_digest;
 use super::ctx::Ctx;
 use super::io::{AttemptKey, Output};
 use super::outbox::Out;
-use super::results::{Fetching, Holding, Made};
+use super::results::{Fetching, Holding, Made, StateCheck};
 use super::round::{Round, Stage};
 use super::succession::{self, SignedReady};
 use crate::candidate::Candidate;
@@ -25,7 +25,7 @@ impl Round {
             return;
         }
         let (failures, not_before) = (0, ctx.now);
-        let new = || Fetching { key, candidate: None, failures, not_before, active: false };
+        let new = || Fetching { key, candidate: None, built: None, failures, not_before, active: false };
         self.results.fetching.entry(value.digest).or_insert_with(new).active = true;
         out.push(Output::Fetch { key, record: value.digest, sources });
     }
@@ -78,11 +78,8 @@ impl Round {
         let rebuilt = self.record_of(&candidate, state_root, ctx);
         if rebuilt.as_ref().map(Record::digest) == Some(digest) || mutated!(Mutation::SkipRootCheck) {
             self.results.fetching.remove(&digest);
-            self.results.holding.insert(digest, Holding::new(candidate));
-            // Leaving the attempt would drop the update of the result, which has the same key.
-            if let Some(running) = self.attempts.running.as_mut().filter(|running| running.key == *key) {
-                running.stage = Stage::Rebuilt;
-            }
+            self.results.hold(Holding::new(candidate));
+            self.keep_update(key);
             return true;
         }
         // Either the holder's state or this node's is damaged, so this node verifies its own. If the others decide for
@@ -91,18 +88,36 @@ impl Round {
         if stands {
             self.results.verify(out);
         }
-        // If a result of this attempt is held, its update has the same key, and stays.
-        if !self.results.holds(key) {
-            out.push(Output::Abandon { key: *key });
-        }
         let by_vote = self.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided());
         let decided = by_vote.is_some_and(|(_, value)| value.digest == digest)
             || self.results.proof.as_ref().is_some_and(|proof| proof.record == digest);
+        // If a result of this attempt is held, its update has the same key, and stays.
+        let holds = self.results.holds(key);
+        let built = rebuilt.filter(|_| stands && !decided && !holds && !mutated!(Mutation::AskTheDead));
+        if let Some((record, fetching)) = built.zip(self.results.fetching.get_mut(&digest)) {
+            fetching.built = Some(record);
+            self.keep_update(key);
+            if self.results.state == StateCheck::Sound {
+                self.results.hold_built();
+            }
+            return true;
+        }
+        if !holds {
+            out.push(Output::Abandon { key: *key });
+        }
         self.results.give_up(key, update, ctx);
         if decided && stands {
             out.own_fault("its rebuilt result differs from the decided one", ctx);
         }
         true
+    }
+
+    /// Keeps the update of a result if its attempt runs here, too: to leave that attempt would drop the update, which has
+    /// the same key.
+    fn keep_update(&mut self, key: &AttemptKey) {
+        if let Some(running) = self.attempts.running.as_mut().filter(|running| running.key == *key) {
+            running.stage = Stage::Rebuilt;
+        }
     }
 
     /// Verifies this node's state once if a voter names another result of an attempt than this node's own: one of the
@@ -118,11 +133,18 @@ impl Round {
         if !stands {
             // The root is that of the state caught up with meanwhile. If a voter still disagrees afterwards, the state
             // is verified anew.
-            self.results.verifying = false;
-        } else if self.results.verifying && self.committing.is_none() {
+            self.results.state = StateCheck::None;
+            for key in self.results.drop_built(ctx) {
+                out.push(Output::Abandon { key });
+            }
+        } else if self.results.state != StateCheck::None && self.committing.is_none() {
             if self.head.record.state_root != state_root {
                 out.own_fault("its state is not that of its head record", ctx);
-            } else if !mutated!(Mutation::TrustFormer) {
+                return;
+            }
+            self.results.state = StateCheck::Sound;
+            self.results.hold_built();
+            if !mutated!(Mutation::TrustFormer) {
                 self.make_anew(ctx, out);
             }
         }

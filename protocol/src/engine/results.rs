@@ -8,6 +8,7 @@ use crate::Digest;
 use crate::candidate::Candidate;
 use crate::message::{Certificate, Value, ValueKind};
 use crate::mutation::{Mutation, mutated};
+use crate::record::Record;
 use std::collections::BTreeMap;
 
 /// The number of results of one round that are held or fetched at a time.
@@ -22,8 +23,18 @@ pub(super) struct Results {
     pub fetching: BTreeMap<Digest, Fetching>,
     /// A certificate that arrived before this node decided by itself.
     pub proof: Option<Certificate>,
-    /// A peer named another result of an attempt than this node's own, and the state of this node is being verified.
-    pub verifying: bool,
+    /// The state of this node, once a peer has named another result of an attempt than this node's own.
+    pub state: StateCheck,
+}
+
+/// A round's verification of this node's own state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StateCheck {
+    #[default]
+    None,
+    UnderWay,
+    /// The state is that of the head record.
+    Sound,
 }
 
 /// A result that this node has rebuilt.
@@ -52,6 +63,9 @@ pub(super) struct Fetching {
     pub key: AttemptKey,
     /// The fetched candidate while it is rebuilt.
     pub candidate: Option<Candidate>,
+    /// The record that this node has built in place of the candidate's: it is held once this node's state is known to be
+    /// sound.
+    pub built: Option<Record>,
     pub failures: u32,
     pub not_before: Moment,
     pub active: bool,
@@ -65,7 +79,7 @@ impl Fetching {
 
     /// Notes that the result cannot be had just now.
     pub fn fail(&mut self, ctx: &Ctx) {
-        (self.active, self.candidate) = (false, None);
+        (self.active, self.candidate, self.built) = (false, None, None);
         self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
         self.failures += 1;
     }
@@ -141,11 +155,32 @@ impl Results {
         }
     }
 
-    /// Verifies this node's own state, unless that is under way.
+    /// Verifies this node's own state, unless that is done or under way.
     pub fn verify(&mut self, out: &mut Out) {
-        if !std::mem::replace(&mut self.verifying, true) {
+        if self.state == StateCheck::None {
+            self.state = StateCheck::UnderWay;
             out.push(Output::VerifyState);
         }
+    }
+
+    /// Holds the records that this node has built in place of fetched ones, as its state is sound.
+    pub fn hold_built(&mut self) {
+        let built = self.fetching.extract_if(.., |_, fetching| fetching.built.is_some());
+        let candidate = |fetching: Fetching| Some(Candidate { record: fetching.built?, ..fetching.candidate? });
+        let results: Vec<Candidate> = built.filter_map(|(_, fetching)| candidate(fetching)).collect();
+        results.into_iter().for_each(|candidate| self.hold(Holding::new(candidate)));
+    }
+
+    /// Gives up the records that this node has built in place of fetched ones, as its state is in doubt. Returns the
+    /// attempts whose updates nobody needs any more.
+    pub fn drop_built(&mut self, ctx: &Ctx) -> Vec<AttemptKey> {
+        let mut keys = Vec::new();
+        for fetching in self.fetching.values_mut().filter(|fetching| fetching.built.is_some()) {
+            fetching.fail(ctx);
+            keys.push(fetching.key);
+        }
+        keys.retain(|key| !self.holds(key));
+        keys
     }
 }
 

@@ -34,8 +34,8 @@ pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Sta
     }
     let mut said: Vec<Statement> = own_renewal(ctx, &head.record).into_iter().collect();
     take_turns(&mut said, &urgent, STATEMENTS_MAX, turn);
-    // Members' matters may last, so they leave a place to the nodes that ask to be let in.
-    let most = if strangers.is_empty() { STATEMENTS_MAX } else { 1 };
+    // Members' matters may last, so they leave half of the places to the nodes that ask to be let in.
+    let most = if strangers.is_empty() { STATEMENTS_MAX } else { STATEMENTS_MAX / 2 };
     take_turns(&mut said, &known, most, turn);
     take_turns(&mut said, &strangers, STATEMENTS_MAX, turn);
     said.sort_unstable();

@@ -111,7 +111,7 @@ mod tests {
         let all = |world: &World| world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == NODES);
         assert!(world.run_until(90 * SECOND, all), "{:?}", world.violation);
         for (node, machine) in world.nodes.iter_mut().enumerate() {
-            machine.step = if node == 0 { 20 * MS } else { 20 * SECOND };
+            machine.step = if node == 0 { 20 * MS } else { 30 * SECOND };
         }
         // The round under way ends, and long ones begin. A commit wakes all, so a window in which one falls does not count.
         let head = |world: &World| world.nodes[0].head().map(|head| head.digest);

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signature, Signer, Verifier};
-use crate::limits::VOTE_BYTES_MAX;
 use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX};
-use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, TICKET_BYTES_MAX};
+use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, STATEMENTS_MAX};
+use crate::limits::{TICKET_BYTES_MAX, VOTE_BYTES_MAX};
 use crate::message::{
     Evidence, Hello, Message, PeerRtt, Phase, Question, Ready, Statement, StatementKind, Value, ValueKind,
 };
@@ -136,7 +136,7 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
     vec![
         ("hello", FIELDS + 2, RUN_SPEC_BYTES_MAX),
         ("join", FIELDS + 32 + 8 + 32 + 32 + 8, TICKET_BYTES_MAX),
-        ("ready", ready_statements, 2),
+        ("ready", ready_statements, STATEMENTS_MAX),
         ("ready", ready_rtts, RTTS_MAX),
         ("estimate", SAID_VALUE + VALUE_MEMBERS, SET_BYTES_MAX),
         ("vote", SAID_VALUE + VALUE_MEMBERS, SET_BYTES_MAX),
@@ -231,7 +231,9 @@ fn lists_in_messages_ascend_and_are_bounded() {
         seal(Message::Ready(Ready { statements, ..sample::ready() }))
     };
     assert_eq!(said(&[1, 2]), Ok(()));
-    for bad in [&[2, 1][..], &[1, 1], &[1, 2, 3]] {
+    let many: Vec<u8> = (1..=STATEMENTS_MAX as u8 + 1).collect();
+    assert_eq!(said(&many[1..]), Ok(()));
+    for bad in [&[2, 1][..], &[1, 1], &many] {
         assert_eq!(said(bad), Err("invalid"), "{bad:?}");
     }
     let measured = |peers: Vec<u16>| {

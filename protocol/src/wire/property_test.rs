@@ -52,7 +52,7 @@ proptest! {
     fn readies_round_trip_within_their_size(
         statements in statements(), rtts in rtts(), numbers: [u32; 4], bytes: [u8; 32], leave: bool,
     ) {
-        let count = rtts.len();
+        let (count, said) = (rtts.len(), statements.len());
         let ready = Message::Ready(Ready {
             round: 1 + u64::from(numbers[0]),
             base: Digest(bytes),
@@ -67,7 +67,8 @@ proptest! {
             ..sample::ready()
         });
         let sealed = seal(&sample::signer(), &run(), &ready).unwrap();
-        prop_assert!(sealed.len() <= 512 + 4 * count, "{} bytes with {count} measured peers", sealed.len());
+        let most = 384 + 80 * said + 4 * count;
+        prop_assert!(sealed.len() <= most, "{} bytes with {said} statements, {count} measured peers", sealed.len());
         let opened = open(&Ed25519Verifier, &run(), &sealed).unwrap();
         prop_assert_eq!(opened.message, ready);
     }

@@ -133,6 +133,30 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
     assert!(outputs.iter().any(writes), "{outputs:?}");
 }
 
+/// The holder of a wrong result has a damaged state and mends it, and the holder of the right one dies. A third voter
+/// that computes the right one itself must not ask the dead for it. Found by the simulator (seed 17107).
+#[test]
+fn a_voter_whose_state_is_sound_holds_what_it_built_of_a_wrong_result() {
+    let (sound, _) = held();
+    let (wrong, said) = held_by(&mut Bench::flock(3), digest(66));
+    let (key, update) = (wrong.key, wrong.record.update);
+    let mut bench = Bench::flock(3);
+    bench.trained();
+    bench.say(2, &said);
+    let outputs = bench.feed(Input::Fetched { candidate: wrong });
+    assert!(outputs.iter().any(|output| matches!(output, Output::Speculate { .. })), "{outputs:?}");
+    let outputs = bench.feed(Input::Applied { key, update, state_root: digest(10) });
+    assert!(outputs.iter().any(|output| matches!(output, Output::VerifyState)), "{outputs:?}");
+    let gives_up = |output: &Output| matches!(output, Output::Abandon { .. } | Output::Persist { .. });
+    assert!(!outputs.iter().any(gives_up), "{outputs:?}");
+    let state_root = bench.record().state_root;
+    let mut outputs = bench.feed(Input::StateVerified { state_root });
+    outputs.extend(bench.wait(5_000_000));
+    let writes =
+        |output: &Output| matches!(output, Output::Persist { candidate: Some(c), .. } if c.record == sound.record);
+    assert!(outputs.iter().any(writes), "{outputs:?}");
+}
+
 /// A member whose own result is not the decided one asks others for the state at once, and not only when it wakes next.
 /// Found by the simulator (seed 1556).
 #[test]

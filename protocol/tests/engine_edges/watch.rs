@@ -73,7 +73,7 @@ impl Watch {
             Message::Estimate(m) => (m.question, m.incarnation, m.ballot, m.value, None),
             Message::Vote(m) => (m.question, m.incarnation, m.ballot, m.value, Some(m.voted)),
             Message::Ready(ready) => {
-                let most = READY_BYTES_MAX.min(512 + 4 * ready.rtts.len());
+                let most = READY_BYTES_MAX.min(384 + 80 * ready.statements.len() + 4 * ready.rtts.len());
                 return assert!(bytes.len() <= most, "a READY of {} bytes", bytes.len());
             }
             _ => return,

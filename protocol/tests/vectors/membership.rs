@@ -105,9 +105,9 @@ pub fn subject() -> Json {
         &pair,
         &[&|history| {
             let mut readys = all(history, &[0x01, 0x02]);
-            readys[0].ready.statements = vec![joins(0x05, 8), joins(0x06, 9)];
-            readys[1].ready.statements = vec![joins(0x07, 10), joins(0x08, 11)];
-            history.commit("two of four newcomers are let in", &readys);
+            readys[0].ready.statements = (0x05..0x0a).map(|id| joins(id, 8)).collect();
+            readys[1].ready.statements = (0x0a..0x0f).map(|id| joins(id, 9)).collect();
+            history.commit("eight of ten newcomers are let in", &readys);
         }],
     );
     let about = "In a run with probation. Each record is built from the one that its `parent` names and from what the \

@@ -103,16 +103,16 @@ fn newcomers_learn_first_and_then_vote() {
 
 #[test]
 fn newcomers_come_in_the_order_of_the_ring_and_half_as_many_as_vote() {
-    assert_eq!([0, 1, 2, 3, 4, 6, 31].map(admitted_max), [2, 2, 2, 2, 2, 3, 15]);
+    assert_eq!([0, 1, 4, 16, 18, 31].map(admitted_max), [8, 8, 8, 8, 9, 15]);
     let parent = voters(4);
-    let says = [[joins(10, 1), joins(11, 1)], [joins(12, 1), joins(13, 1)]];
-    let contributions = [ready(&parent, 1, &says[0]), ready(&parent, 2, &says[1]), ready(&parent, 3, &[])];
+    let [one, other] = [10..16, 16..22].map(|ids| ids.map(|number| joins(number, 1)).collect::<Vec<_>>());
+    let contributions = [ready(&parent, 1, &one), ready(&parent, 2, &other), ready(&parent, 3, &[])];
     let record = after(&parent, &contributions);
-    let mut first = ring::order(&parent.digest(), (10..14).map(id))[..2].to_vec();
+    let mut first = ring::order(&parent.digest(), (10..22).map(id))[..8].to_vec();
     first.sort_unstable();
     let admitted: Vec<NodeId> = record.members().filter(|member| number(member) >= 10).collect();
     assert_eq!(admitted, first);
-    assert_eq!(record.next.members.len(), 6);
+    assert_eq!(record.next.members.len(), 12);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// COMMITs in a row that a member may be left out of; with the last of them it is removed.
 const ABSENT_MAX: u8 = 2;
 
-/// New members that any record may admit: as many as one voter can name. A founder does not take them in one by one, at
-/// a round each.
+/// New members that any record may admit: as many as one voter can name. A founder takes a small flock in at once, and
+/// not a few members with each record.
 const ADMITTED_LEAST: usize = STATEMENTS_MAX;
 
 /// New members that one record may admit, given the number of voters before it: in a flock of more than a few,

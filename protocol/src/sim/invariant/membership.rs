@@ -98,5 +98,5 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
             }
         }
     }
-    require(new <= (voters / 2).max(2), || format!("seq {seq}: {new} new members beside {voters} voters"))
+    require(new <= (voters / 2).max(8), || format!("seq {seq}: {new} new members beside {voters} voters"))
 }
