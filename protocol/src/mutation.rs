@@ -388,6 +388,8 @@ mutations! {
     WaitForStrangers,
     /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`.
     EndlessPatience,
+    /// Engine: a round does not wait for members that fetch the state.
+    LeaveTheAdmitted,
     /// Engine: a node sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
 }
@@ -416,6 +418,7 @@ impl Mutation {
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask"),
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
             Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
+            Self::LeaveTheAdmitted => Some("a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in"),
             Self::EndlessPatience => Some("patience_with_newcomers_ends"),
             Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             _ => None,

@@ -1,6 +1,7 @@
 //! Rounds wait for newcomers that fetch the state (`docs/protocol/5-membership.md` §5.7).
 //!
-//! A newcomer that fetches updates more slowly than the flock makes them would never arrive. A voter that has trained
+//! A newcomer that fetches updates more slowly than the flock makes them would never arrive, and a member that has just
+//! been let in would be late for its first rounds. A voter that has trained
 //! therefore keeps its READY back while such a newcomer makes progress. The flock's patience is a bucket: waiting empties
 //! it, and the run's share of the time fills it again. A node that only pretends to fetch costs no more than that.
 
@@ -187,8 +188,10 @@ impl Newcomers {
     fn awaited(&self, round: &Round, ctx: &Ctx) -> Vec<NodeId> {
         let newcomers = ctx.peers.iter().filter(|(id, peer)| {
             let head = peer.said.head.as_ref().filter(|_| peer.present());
-            let outside = round.task.expected.binary_search(id).is_err();
-            outside && ctx.may_come(id, peer) && head.is_some_and(|head| self.is_on_its_way(head, peer, round, ctx))
+            let expected = round.task.expected.binary_search(id).is_ok();
+            !(expected && mutated!(Mutation::LeaveTheAdmitted))
+                && ctx.may_come(id, peer)
+                && head.is_some_and(|head| self.is_on_its_way(head, peer, round, ctx))
         });
         newcomers.map(|(id, _)| *id).take(GUESTS_MAX).collect()
     }

@@ -33,6 +33,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     SleepOn: lineages::a_claim_is_looked_at_again_when_its_pause_is_over,
     WaitForStrangers: newcomers::rounds_wait_for_newcomers_that_the_run_may_let_in,
     EndlessPatience: newcomers::patience_with_newcomers_ends,
+    LeaveTheAdmitted: newcomers::a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in,
 ];
 
 #[test]

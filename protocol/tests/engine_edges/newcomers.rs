@@ -66,6 +66,28 @@ fn a_round_waits_until_a_newcomer_is_here_and_takes_it_along() {
     assert_eq!(bench.record().members().collect::<Vec<_>>(), [id(ME), id(2)], "the record lets it in");
 }
 
+/// The record that lets a node in has an update that this node fetches next. Without a wait, a fast voter would make
+/// record after record without it.
+#[test]
+pub fn a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in() {
+    let mut bench = founder(spec());
+    bench.say(2, &Message::Head(bench.chain_head(Phase::Joining, 0)));
+    bench.say(2, &join(&bench, &[]));
+    let before = bench.chain_head(Phase::CatchingUp, 0);
+    bench.trained();
+    commit(&mut bench);
+    let ready = |outputs: &[Output]| sent(&spec(), outputs).iter().any(|(_, said)| matches!(said, Message::Ready(_)));
+    bench.say(2, &Message::Head(before.clone()));
+    let mut outputs = bench.trained();
+    for second in 1..10 {
+        outputs.extend(bench.say(2, &Message::Head(Head { progress: second, ..before.clone() })));
+        outputs.extend(bench.wait(SECOND));
+    }
+    assert!(!ready(&outputs), "{outputs:?}");
+    let outputs = bench.say(2, &Message::Head(bench.chain_head(Phase::Training, 0)));
+    assert!(ready(&outputs), "{outputs:?}");
+}
+
 #[test]
 fn a_newcomer_that_says_nothing_more_is_not_waited_for() {
     let mut bench = founder(spec());
