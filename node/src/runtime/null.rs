@@ -3,8 +3,8 @@
 use starling_kernels::{DeviceInfo, GivePiece, Moments, StepReport, TakePiece, TrainError, Trainer};
 use std::time::Duration;
 
-/// Number of different amounts by which parameters move: a prime, so that no two chunks of the outer optimizer's moments
-/// are alike. A newcomer fetches chunks that are alike only once.
+/// Number of different amounts by which parameters move: a prime, so that no two chunks of the outer optimizer's
+/// moments are alike. A newcomer fetches chunks that are alike only once.
 const AMOUNTS: usize = 65_537;
 
 /// A trainer whose steps take a fixed time and move every parameter a little.

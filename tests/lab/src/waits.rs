@@ -4,8 +4,8 @@ use crate::history::History;
 use crate::verdict::{Check, verdict};
 use serde_json::Value;
 
-/// The time in which the round of any node waited for newcomers, in seconds. A node tells of a wait when it is over: one
-/// that is under way at the end is not in it.
+/// Seconds in which the round of any node waited for newcomers. A node tells of a wait when it is over: one that is
+/// under way at the end is not in it.
 pub fn seconds(history: &History) -> f64 {
     let span = |event: &Value| {
         let (seen, seconds) = (event["seen"].as_f64()?, event["seconds"].as_f64()?);

@@ -15,6 +15,7 @@ pub struct RoundSetting {
     /// Model, as in a run file
     #[arg(long, default_value = "30m")]
     pub preset: String,
+    /// Number of nodes
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=32))]
     pub nodes: u32,
     /// Mbit/s of each node's line, both ways
