@@ -28,10 +28,15 @@ JSON ?=
 SCENARIOS ?= configs/lab/quick
 LAB_OUT ?= out/lab
 
+# Model of `make bench-join` and `make bench-round`; codec and engine of the second.
+PRESET ?= 30m
+CODEC ?= int8
+ENGINE ?= ring
+
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab sim kills fuzz build system
+.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -41,7 +46,9 @@ help:
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
-	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab"
+	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab,"
+	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
+	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
 	@echo "make byzantine    build starling-byzantine, a member that lies, for the tests"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
@@ -101,7 +108,7 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab
+bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round
 
 bench-codec bench-train bench-step bench-fetch: build
 	@JSON=$(JSON) $(BIN)/$@
@@ -115,6 +122,13 @@ bench-reduce: build
 # What the lab's network carries.
 bench-lab: build
 	@$(BIN)/starling-lab measure $(if $(JSON),--json $(JSON))
+
+# Whole flocks on the lab's network, two to four minutes each.
+bench-join: build
+	@$(BIN)/starling-lab bench-join --preset $(PRESET) --out $(LAB_OUT) $(if $(JSON),--json $(JSON))
+bench-round: build
+	@$(BIN)/starling-lab bench-round --preset $(PRESET) --codec $(CODEC) --engine $(ENGINE) --out $(LAB_OUT) \
+		$(if $(JSON),--json $(JSON))
 
 bench-engine: system
 	$(CARGO) bench $(BUILD) --bench engine

@@ -3,17 +3,22 @@
 use starling_kernels::{DeviceInfo, GivePiece, Moments, StepReport, TakePiece, TrainError, Trainer};
 use std::time::Duration;
 
+/// Number of different amounts by which parameters move: a prime, so that no two chunks of the outer optimizer's
+/// moments are alike. A newcomer fetches chunks that are alike only once.
+const AMOUNTS: usize = 65_537;
+
 /// A trainer whose steps take a fixed time and move every parameter a little.
 pub struct NullTrainer {
     device: DeviceInfo,
     parameters: Vec<f32>,
+    amounts: Vec<f32>,
     seq_len: usize,
     step_time: Duration,
 }
 
 impl NullTrainer {
     pub fn new(device: DeviceInfo, parameters: usize, seq_len: usize, step_time: Duration) -> Self {
-        Self { device, parameters: vec![0.0; parameters], seq_len, step_time }
+        Self { device, parameters: vec![0.0; parameters], amounts: amounts(), seq_len, step_time }
     }
 
     fn tokens(&self, tokens: &[u32]) -> u64 {
@@ -38,15 +43,14 @@ impl Trainer for NullTrainer {
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         std::thread::sleep(self.step_time);
-        for parameter in &mut self.parameters {
-            *parameter -= lr as f32 * 1e-3;
-        }
+        let lr = lr as f32 * 1e-3;
+        in_turn(&mut self.parameters, &self.amounts, |parameter, amount| *parameter -= lr * amount);
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
     fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
         std::thread::sleep(self.step_time);
-        out.fill(1e-3);
+        in_turn(out, &self.amounts, |gradient, amount| *gradient = 1e-3 * amount);
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
@@ -72,5 +76,33 @@ impl Trainer for NullTrainer {
             0 => Ok(()),
             got => Err(TrainError::Length { what: "a moment", got, want: 0 }),
         }
+    }
+}
+
+/// Amounts from a half to one and a half, in no order.
+fn amounts() -> Vec<f32> {
+    (0..AMOUNTS).map(|n| 0.5 + (n * 40_503 % AMOUNTS) as f32 / AMOUNTS as f32).collect()
+}
+
+/// Changes each value by the next amount; after the last amount comes the first.
+fn in_turn(values: &mut [f32], amounts: &[f32], change: impl Fn(&mut f32, f32)) {
+    for piece in values.chunks_mut(amounts.len().max(1)) {
+        piece.iter_mut().zip(amounts).for_each(|(value, amount)| change(value, *amount));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_protocol::limits::CHUNK_ELEMENTS;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_chunks_move_alike() {
+        let mut moved = vec![0.0; 40 * CHUNK_ELEMENTS];
+        in_turn(&mut moved, &amounts(), |value, amount| *value -= amount);
+        assert!(moved.iter().all(|value| (-1.5..=-0.5).contains(value)));
+        let chunks = moved.chunks(CHUNK_ELEMENTS).map(|chunk| chunk.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
+        assert_eq!(chunks.collect::<BTreeSet<_>>().len(), 40);
     }
 }

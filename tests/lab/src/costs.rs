@@ -51,6 +51,12 @@ fn span(samples: &[Sample], node: &NodeHistory, within: Range<f64>) -> Option<Sp
     (seconds >= SHORTEST_S).then_some(Span { rounds: rounds as f64, seconds, cpu_ms, mib })
 }
 
+/// Seconds of processor time that the node took for each of its rounds in this time; none if too little was seen.
+pub fn of_a_round(history: &History, node: &NodeHistory, within: Range<f64>) -> Option<f64> {
+    let span = span(&samples(history, &node.name), node, within).filter(|span| span.rounds > 0.0)?;
+    Some(span.cpu_ms / 1000.0 / span.rounds)
+}
+
 /// Checks the cost of the fault to each of our nodes, above the cost of its rounds before the fault.
 pub fn cost(scenario: &Scenario, history: &History, most: &Cost) -> Check {
     let name = format!("cost of fault {}", most.of_fault);

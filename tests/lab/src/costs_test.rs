@@ -24,6 +24,14 @@ fn history(beside_ms: u64, mib: u64) -> History {
 }
 
 #[test]
+fn a_round_has_its_share_of_the_processor_time() {
+    let history = history(0, 0);
+    let share = |within| of_a_round(&history, &history.nodes[0], within);
+    assert!(share(0.0..40.0).is_some_and(|s| (s - 0.05).abs() < 1e-9), "{:?}", share(0.0..40.0));
+    assert_eq!(share(0.0..5.0), None, "five seconds prove nothing");
+}
+
+#[test]
 fn the_cost_of_a_fault_is_told_from_the_cost_of_the_rounds() {
     let scenario =
         Scenario::parse("end_s = 1\n[[nodes]]\nname = \"a\"\n", Path::new("injected.toml")).expect("a scenario");

@@ -1,6 +1,7 @@
 //! `starling-lab`: the command line.
 
 use clap::{Parser, Subcommand};
+use starling_lab::bench::{JoinSetting, Place, RoundSetting};
 use starling_lab::run::{self, Request};
 use starling_lab::stage::control;
 use starling_lab::{compare, measure, network::rights, sweep};
@@ -91,6 +92,20 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Measure how a newcomer joins a flying flock: its rate, its first contribution, the flock's rounds meanwhile
+    BenchJoin {
+        #[command(flatten)]
+        setting: JoinSetting,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Measure rounds on fast lines: inner steps, reduction and the rest, beside the wire time
+    BenchRound {
+        #[command(flatten)]
+        setting: RoundSetting,
+        #[command(flatten)]
+        place: Place,
+    },
 }
 
 fn main() -> ExitCode {
@@ -146,6 +161,14 @@ fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
             rights::acquire()?;
             measure::run(json.as_deref())?;
             Ok(ExitCode::SUCCESS)
+        }
+        Command::BenchJoin { setting, place } => {
+            rights::acquire()?;
+            Ok(ExitCode::from(u8::from(!setting.run(place)?)))
+        }
+        Command::BenchRound { setting, place } => {
+            rights::acquire()?;
+            Ok(ExitCode::from(u8::from(!setting.run(place)?)))
         }
     }
 }

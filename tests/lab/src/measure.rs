@@ -2,8 +2,9 @@
 //! its memory.
 
 use crate::network::{Link, Machine, Network, Port};
+use crate::rows::append;
 use anyhow::Context;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
@@ -114,10 +115,4 @@ fn peak_kib() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
     Ok(line.trim().trim_end_matches("kB").trim().parse()?)
-}
-
-fn append(path: Option<&Path>, row: &Value) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    file.and_then(|mut file| writeln!(file, "{row}")).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -4,9 +4,9 @@ use crate::history::History;
 use crate::verdict::{Check, verdict};
 use serde_json::Value;
 
-/// Checks the time in which the round of any node waited for newcomers, in seconds. A node tells of a wait when it is
-/// over: one that is under way at the end is not in it.
-pub fn waited(history: &History, most: f64) -> Check {
+/// Seconds in which the round of any node waited for newcomers. A node tells of a wait when it is over: one that is
+/// under way at the end is not in it.
+pub fn seconds(history: &History) -> f64 {
     let span = |event: &Value| {
         let (seen, seconds) = (event["seen"].as_f64()?, event["seconds"].as_f64()?);
         Some((seen - seconds, seen))
@@ -20,6 +20,12 @@ pub fn waited(history: &History, most: f64) -> Check {
         sum += (to - from.max(reached)).max(0.0);
         reached = to.max(reached);
     }
+    sum
+}
+
+/// Checks the time in which rounds waited for newcomers.
+pub fn waited(history: &History, most: f64) -> Check {
+    let sum = seconds(history);
     let wrong = (sum > most).then(|| format!("rounds waited {sum:.1} s for newcomers, at most {most} s are allowed"));
     verdict("waited", wrong, format!("rounds waited {sum:.1} s for newcomers, {most} s are allowed"))
 }

@@ -79,8 +79,11 @@ pub enum When {
     },
 }
 
-/// Phases of a round, by their names in nodes' events.
-const PHASES: [&str; 4] = ["training", "ready", "reducing", "settling"];
+/// The phase of a node that still settles a round which another node has committed. Nodes do not report it; the lab
+/// follows it from what all of them report.
+pub const COMMITTING: &str = "committing";
+/// Phases of newcomers and of a round, by their names in nodes' events.
+const PHASES: [&str; 7] = ["catchingup", "joining", "training", "ready", "reducing", "settling", COMMITTING];
 
 /// A checked fault.
 #[derive(Clone, Debug)]

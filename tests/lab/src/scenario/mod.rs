@@ -9,7 +9,7 @@ mod presets;
 mod topology;
 
 pub use expect::{Cost, Counted, Expect, Needed, NeededExit, Never};
-pub use fault::{Fault, FaultEntry, When};
+pub use fault::{COMMITTING, Fault, FaultEntry, When};
 pub use limits::Limits;
 pub use plan::{Plan, Refusal};
 pub use topology::{BootstrapEntry, Group, LinkEntry, NODES_MAX, NetworkPreset, STRANGER, Seat, Topology};

@@ -55,6 +55,22 @@ fn faults_of_disks_and_clocks() {
     }
 }
 
+/// A fault waits for a phase that nodes report, or for the one that the lab follows itself.
+#[test]
+fn faults_wait_for_a_phase() {
+    let fault = |more: &str| {
+        let text = format!("{SMALL}[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n{more}");
+        parse(&text).unwrap().faults[0].when
+    };
+    let seconds = Duration::from_secs;
+    for phase in [COMMITTING, "catchingup", "joining", "settling"] {
+        let when = fault(&format!("at_phase = \"{phase}\"\nat_s = 7\ninto_s = 2\n"));
+        assert_eq!(when, When::Phase { phase, earliest: seconds(7), into: seconds(2) });
+    }
+    let at_once = When::Phase { phase: "training", earliest: seconds(0), into: seconds(0) };
+    assert_eq!(fault("at_phase = \"training\"\n"), at_once);
+}
+
 #[test]
 fn groups_have_limits() {
     let text = format!("{SMALL}[[nodes]]\nname = \"poor\"\nlimits = {{ files = 64, memory_mib = 256 }}\n");
@@ -77,7 +93,7 @@ fn wrong_scenarios_are_refused() {
         ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n", "line 7: say when it begins"),
         (
             "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"voting\"\n",
-            "at_phase is \"voting\": one of training, ready, reducing, settling",
+            "at_phase is \"voting\": one of catchingup, joining, training, ready, reducing, settling, committing",
         ),
         (
             "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"ready\"\nat_round = 3\n",
@@ -196,9 +212,8 @@ fn files_of_a_folder_come_in_order() {
 fn shipped_scenarios_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
     let mut names = std::collections::BTreeSet::new();
-    for folder in
-        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("mutated")]
-    {
+    let folders = ["", "quick", "full", "real-size", "soak", "mutated"].map(|name| folder.join(name));
+    for folder in folders {
         for file in files(&folder).unwrap() {
             let scenario = Scenario::load(&file).unwrap();
             for bug in scenario.topology.seats.iter().filter_map(|s| s.mutation.as_deref()) {

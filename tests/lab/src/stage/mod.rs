@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod metrics;
 mod run_file;
+mod settlers;
 pub mod shim;
 mod sizes;
 mod slowness;
@@ -20,13 +21,14 @@ pub use diary::{Diary, Entry, What};
 pub use run_file::{check as check_run_file, mixed as mixed_text};
 
 use crate::network::Network;
-use crate::scenario::{End, Expect, Fault, STRANGER, Scenario};
+use crate::scenario::{COMMITTING, End, Expect, Fault, STRANGER, Scenario};
 use agenda::Agenda;
 use anyhow::{Context, bail};
 use cast::{Cast, Unasked};
 use control::Control;
 use disks::Disks;
 use serde_json::Value;
+use settlers::Settlers;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -67,6 +69,7 @@ struct Stage<'a> {
     cast: Cast,
     diary: Diary,
     agenda: Agenda,
+    settlers: Settlers,
     control: Option<Control>,
     started: Instant,
     sampled: Instant,
@@ -100,6 +103,7 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
         cast,
         diary,
         agenda: Agenda::new(scenario),
+        settlers: Settlers::new(count),
         control: Control::listen(&folder.join("control")),
         started: Instant::now(),
         sampled: Instant::now(),
@@ -175,7 +179,10 @@ impl Stage<'_> {
         let at_first = there - apart.saturating_sub(1);
         for machine in 0..self.cast.machines() {
             let actor = &mut self.cast.actors[machine];
-            let Some(process) = &actor.process else { continue };
+            let Some(process) = &actor.process else {
+                self.settlers.gone(machine);
+                continue;
+            };
             let fresh = process.events_since(actor.read);
             actor.read += fresh.len();
             for event in &fresh {
@@ -187,6 +194,10 @@ impl Stage<'_> {
                 self.broken |= !(may || unasked == Unasked::Finished && self.scenario.ends_by_itself());
             }
         }
+        if let Some(since) = self.all_in.map(|all_in| all_in.elapsed()) {
+            let late = self.settlers.committing();
+            late.for_each(|machine| self.agenda.entered(machine, COMMITTING, since));
+        }
         if self.sampled.elapsed() >= SAMPLE {
             self.sampled = Instant::now();
             self.sample();
@@ -195,6 +206,7 @@ impl Stage<'_> {
     }
 
     fn heard(&mut self, machine: usize, event: &Value, at_first: usize) {
+        self.settlers.heard(machine, event);
         if event["event"] == "started" {
             self.ids[machine] = event["node"].as_str().map(String::from);
         }

@@ -6,6 +6,7 @@ use crate::report::Report;
 use crate::report::heat::{Heat, Panel};
 use crate::report::page::escape;
 use crate::report::picture::{Picture, picture};
+use crate::rows::median;
 use crate::stage::What;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -111,11 +112,6 @@ impl Row {
     fn verdict(&self) -> String {
         if self.ok { "ok".into() } else { format!("RED: {}", self.broken.join(", ")) }
     }
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 /// The table for the terminal.
