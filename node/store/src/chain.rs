@@ -3,7 +3,7 @@
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
 use crate::tip::{Link, seq_key};
-use crate::{Part, StoreError};
+use crate::{Part, StoreError, writing};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
@@ -32,6 +32,7 @@ impl Store {
         if self.tip().head.is_some() {
             return Err(not_next(record, "there is a chain here already"));
         }
+        writing::check_lengths(state)?;
         let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         change.push(record, None);
