@@ -36,7 +36,7 @@ pub struct LoadedState {
     pub replayed: u64,
 }
 
-/// Whose place a snapshot takes.
+/// The place of a snapshot among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotKind {
     /// One that is due: the oldest give way to it.

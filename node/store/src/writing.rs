@@ -142,11 +142,6 @@ fn distinct(manifest: &Manifest, state: &dyn StateChunks) -> Vec<(usize, Digest)
     first
 }
 
-fn read_chunk(
-    seq: u64,
-    state: &dyn StateChunks,
-    index: usize,
-    read: &mut dyn FnMut(&[f32]),
-) -> Result<(), StoreError> {
+fn read_chunk(seq: u64, state: &dyn StateChunks, index: usize, read: &mut dyn FnMut(&[f32])) -> Result<(), StoreError> {
     if state.is_wanted() && state.read(index, read) { Ok(()) } else { Err(StoreError::GivenUp { seq }) }
 }

@@ -16,7 +16,7 @@ struct Held<'a> {
     reads: AtomicUsize,
     /// The reading, from 0, at which it happens.
     at: usize,
-    /// What happens; returns whether the snapshot is still wanted.
+    /// The event; it returns whether the snapshot is still wanted.
     happens: &'a (dyn Fn() -> bool + Sync),
     is_wanted: AtomicBool,
 }
@@ -99,8 +99,9 @@ fn a_snapshot_that_is_given_up_leaves_nothing() {
     let (mut history, store) = History::founded(dir.path(), ELEMENTS);
     let before = files(&dir.path().join("chunks"));
     history.commit(&store);
+    let gives_up = || false;
     for at in 0..2 * CHUNKS {
-        let state = Held::new(&history.state, at, &|| false);
+        let state = Held::new(&history.state, at, &gives_up);
         let ended = store.write_snapshot_of(SnapshotKind::Due, &history.record, &SCHEMA, &state);
         assert!(matches!(ended, Err(StoreError::GivenUp { seq: 1 })), "reading {at}: {ended:?}");
         assert_eq!((snapshots(&store), files(&dir.path().join("chunks"))), (vec![0], before.clone()), "reading {at}");
