@@ -36,7 +36,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    const HERE: (&str, &Path) = ("write", Path::new("chunks"));
+    fn here() -> (&'static str, &'static Path) {
+        ("write", Path::new("chunks"))
+    }
 
     #[test]
     fn each_number_is_done_once_and_a_failure_ends_the_rest() {
@@ -46,16 +48,16 @@ mod tests {
                 done[number].fetch_add(1, Ordering::Relaxed);
                 Ok(())
             };
-            each(HERE, threads, done.len(), work).unwrap();
+            each(here(), threads, done.len(), work).unwrap();
             assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{threads} threads");
         }
-        each(HERE, 8, 0, |_, _| Err(StoreError::NoChain)).unwrap();
+        each(here(), 8, 0, |_, _| Err(StoreError::NoChain)).unwrap();
         let done = AtomicU64::new(0);
         let fails_at_once = |_: usize, _: &mut Vec<u8>| {
             done.fetch_add(1, Ordering::Relaxed);
             Err(StoreError::NoChain)
         };
-        assert!(matches!(each(HERE, 4, 1000, fails_at_once), Err(StoreError::NoChain)));
+        assert!(matches!(each(here(), 4, 1000, fails_at_once), Err(StoreError::NoChain)));
         assert!(done.into_inner() <= 4, "each thread has begun one at most");
     }
 
@@ -69,7 +71,7 @@ mod tests {
             assert_eq!(std::thread::current().id(), caller, "planned");
             Ok(())
         };
-        match each(HERE, 2, 2, work) {
+        match each(here(), 2, 2, work) {
             Err(e @ StoreError::Io { action: "write", .. }) => assert!(e.to_string().contains("panicked"), "{e}"),
             other => panic!("{other:?}"),
         }
