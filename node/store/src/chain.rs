@@ -181,9 +181,9 @@ impl Store {
     /// when this returns. Only the last staged update is kept for them; at most one that nothing names stays behind.
     pub fn stage_update(&self, update: &[u8]) -> Result<(), StoreError> {
         let digest = self.updates.digest_of(update);
-        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))?;
+        // A snapshot on another thread may remove old updates meanwhile, and must know of this one.
         *lock(&self.staged) = Some(digest);
-        Ok(())
+        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))
     }
 
     /// Writes the update of `record`, after checking that it has the record's digest. A staged update was checked

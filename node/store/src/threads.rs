@@ -4,9 +4,14 @@ use crate::StoreError;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
+
+/// Bytes of a thread's stack: the work needs little, and some machines count what is reserved.
+const STACK_BYTES: usize = 512 << 10;
 
 /// Does `work` for every number below `count`, on at most so many threads, each with a buffer of its own. After a failure, which is
-/// returned, no further number is begun. A thread that panics is a failure of `action` at `path`.
+/// returned, no further number is begun. A thread that panics is a failure of `action` at `path`. Threads that cannot be had leave their
+/// work to the others.
 pub(crate) fn each(
     (action, path): (&'static str, &Path),
     threads: usize,
@@ -25,7 +30,8 @@ pub(crate) fn each(
         }
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(go)).collect();
+        let spawn = |_| Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, go).ok();
+        let others: Vec<_> = (1..threads.min(count)).filter_map(spawn).collect();
         let died = |_| StoreError::io(action, path, 0, io::Error::other("a thread that worked on its files panicked"));
         others.into_iter().fold(go(), |all, other| all.and(other.join().map_err(died).flatten()))
     })

@@ -12,6 +12,8 @@ use std::collections::HashSet;
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
+/// The most threads that hash: more of them wait for memory.
+const HASHERS_MAX: usize = 16;
 /// Threads that write chunks to the page cache.
 const WRITERS: usize = 4;
 /// Chunks that are synced together. Were a large state to wait in the page cache as a whole, commits would have to wait for it there.
@@ -89,14 +91,15 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Hashes a state on all cores.
+    /// Hashes a state, on all cores up to [`HASHERS_MAX`].
     fn manifest_of(&self, seq: u64, schema: &Digest, state: &dyn StateChunks) -> Result<Manifest, StoreError> {
         let (elements, vectors) = (state.elements(), state.vectors());
         let digests = Mutex::new(vec![Digest::default(); state::chunk_count(elements, vectors)]);
         let held = || digests.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held().len();
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        threads::each(("read a state for", self.folder.chunks().as_path()), cores, count, |index, _| {
+        let hashers = cores.min(HASHERS_MAX);
+        threads::each(("read a state for", self.folder.chunks().as_path()), hashers, count, |index, _| {
             let mut digest = Digest::default();
             read_chunk(seq, state, index, &mut |floats| digest = state::floats_digest(floats))?;
             if let Some(place) = held().get_mut(index) {
