@@ -40,11 +40,11 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
 
 /// Vectors of the model's length beside the model and its optimizer.
 ///
-/// They are the canonical state, the contribution, one that the last commit left out or that a difference is mixed into,
-/// and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs also keep residuals:
-/// those of contributions, and those of the sums that this node makes, which are all sums if it is alone. A streaming
-/// trainer keeps its own parameters as they were at its READY, and mixes in its steps ahead. Steps that overtake a
-/// snapshot on its way to the disk leave copies for it, of the whole state at most.
+/// They are the canonical state, the contribution, one that the last commit left out or that a difference is mixed
+/// into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs also keep
+/// residuals: those of contributions, and those of the sums that this node makes, which are all sums if it is alone. A
+/// streaming trainer keeps its own parameters as they were at its READY, and mixes in its steps ahead. Steps that
+/// overtake a snapshot on its way to the disk leave copies for it, of the whole state at most.
 fn vectors(sync: &SyncSpec) -> u64 {
     let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
     2 * u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 }
