@@ -119,7 +119,7 @@ impl Driver {
     pub async fn run(parts: Parts) -> Result<Finish, Failure> {
         let (results, result_queue) = mpsc::channel(RESULTS_MAX);
         let Parts { net_events, questions, ledger, mut trainer, .. } = parts;
-        let Ledger { jobs: ledger_jobs, done: ledger_done, state, thread: ledger_thread } = ledger;
+        let Ledger { jobs: ledger_jobs, done: ledger_done, state, thread: ledger_thread, .. } = ledger;
         let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
         let trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
         let mut driver = Driver {

@@ -14,13 +14,7 @@ const MEMORY_SLACK: u64 = 300 << 20;
 pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // The vectors are the canonical state, the contribution, one that the last commit left out or that a difference is
-    // mixed into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs also
-    // keep residuals: those of contributions, and those of the sums that this node makes, which are all sums if it is
-    // alone. A streaming trainer keeps its own parameters as they were at its READY, and mixes in its steps ahead.
-    let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
-    let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
-    let shared = vectors * vector + mixing(model.parameters(), sync);
+    let shared = vectors(sync) * vector + mixing(model.parameters(), sync);
     let needed = estimate.total() + shared + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();
@@ -44,6 +38,18 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
     Ok(needed)
 }
 
+/// Vectors of the model's length beside the model and its optimizer.
+///
+/// They are the canonical state, the contribution, one that the last commit left out or that a difference is mixed
+/// into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs also keep
+/// residuals: those of contributions, and those of the sums that this node makes, which are all sums if it is alone. A
+/// streaming trainer keeps its own parameters as they were at its READY, and mixes in its steps ahead. Steps that
+/// overtake a snapshot on its way to the disk leave copies for it, of the whole state at most.
+fn vectors(sync: &SyncSpec) -> u64 {
+    let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
+    2 * u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 }
+}
+
 /// Memory of gossip: a drift and its momentum, and in an exchange the partner's two encoded vectors. (The change is
 /// written to the memory of the next contribution.)
 fn mixing(parameters: u64, sync: &SyncSpec) -> u64 {
@@ -59,6 +65,17 @@ mod tests {
     use super::*;
     use crate::runtime::sample_test;
     use starling_protocol::gossip::GossipSpec;
+    use starling_protocol::run::SyncMode;
+
+    /// The state twice, three more for int8, and what does not grow with the mode.
+    #[test]
+    fn the_state_counts_twice_because_a_snapshot_may_need_it_as_it_was() {
+        let mut sync = sample_test::spec().sync;
+        assert!(sync.codec.suits_rings() && !sync.streams() && sync.overlap == 0);
+        assert_eq!(vectors(&sync), 2 * 2 + 3);
+        sync.mode = SyncMode::EveryStep;
+        assert_eq!(vectors(&sync), 2 * 3 + 3);
+    }
 
     #[test]
     fn pairs_take_two_vectors_and_what_a_partner_says() {

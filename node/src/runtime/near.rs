@@ -12,7 +12,7 @@ use tokio::sync::oneshot::{self, Receiver, error::TryRecvError};
 /// COMMITs after the newest snapshot that a newcomer may well fetch.
 const BEHIND_MAX: u64 = 2;
 /// Such snapshots are written no more often than this, however many ask; and so many times as long as one takes lie between two, so that
-/// strangers that ask again and again cost the ledger and the disk a twentieth of their time.
+/// strangers that ask again and again cost the disk a twentieth of its time.
 const EVERY: Duration = Duration::from_secs(30);
 const APART: u32 = 20;
 /// The longest time for which an asker is told to wait; then it takes the snapshots that there are.

@@ -122,7 +122,7 @@ impl Store {
         change.keep_snapshot(last.record.seq, Arc::new(manifest.clone()));
         change.apply()?;
         self.abort_adopt();
-        self.prune(&change);
+        self.prune(change);
         Ok(())
     }
 

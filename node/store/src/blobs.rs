@@ -5,7 +5,7 @@
 
 use crate::folder::{create_dir, list, sync_dir};
 use crate::sealed::AtomicFile;
-use crate::{Part, StoreError};
+use crate::{Part, StoreError, threads};
 use starling_protocol::Digest;
 use starling_protocol::digest::ByteHasher;
 use std::collections::{BTreeSet, HashSet};
@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder of such files.
 pub(crate) struct Blobs {
@@ -83,22 +83,25 @@ impl Blobs {
     /// Makes these files and their names durable. All are synced, also those that were here before: what has put them there may not have
     /// come so far.
     pub fn sync_files(&self, digests: &[Digest]) -> Result<(), StoreError> {
-        let next = AtomicUsize::new(0);
-        let sync = || -> Result<(), StoreError> {
-            while let Some(digest) = digests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let path = self.path(digest);
-                let file = File::open(&path).map_err(|e| StoreError::io("open", &path, 0, e))?;
-                file.sync_all().map_err(|e| StoreError::io("sync", &path, self.limit, e))?;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..SYNCS_AT_ONCE.min(digests.len())).map(|_| scope.spawn(sync)).collect();
-            let died =
-                |_| StoreError::io("sync", &self.dir, 0, io::Error::other("a thread that synced files panicked"));
-            others.into_iter().fold(sync(), |all, other| all.and(other.join().map_err(died).flatten()))
-        })?;
+        self.sync_contents(digests, || Ok(()))?;
         self.sync(digests)
+    }
+
+    /// Makes the contents of these files durable; [`Blobs::sync`] does so with their names. Ends when `goes_on` fails, which is asked
+    /// before each file.
+    pub fn sync_contents(
+        &self,
+        digests: &[Digest],
+        goes_on: impl Fn() -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        threads::each(("sync", self.dir.as_path()), SYNCS_AT_ONCE, digests.len(), |n, _| {
+            goes_on()?;
+            let Some(digest) = digests.get(n) else { return Ok(()) };
+            let path = self.path(digest);
+            let file = File::open(&path).map_err(|e| StoreError::io("open", &path, 0, e))?;
+            // The length is part of what is needed to read the data, so this syncs it as well.
+            file.sync_data().map_err(|e| StoreError::io("sync", &path, self.limit, e))
+        })
     }
 
     /// Makes the names of these files durable.
@@ -193,15 +196,46 @@ impl Blobs {
 
     /// Removes every file that is not in `keep`. A file that cannot be removed is left for the next time.
     pub fn retain(&self, keep: &HashSet<Digest>) -> Result<u64, StoreError> {
-        let mut folders = if self.fan_out { list(&self.dir)? } else { vec![self.dir.clone()] };
-        folders.retain(|folder| folder.is_dir());
         let mut removed = 0;
-        for path in folders.iter().map(|folder| list(folder)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+        for path in self.files()? {
             if self.named(&path).is_none_or(|digest| !keep.contains(&digest)) {
                 removed += u64::from(self.remove(&path));
             }
         }
         Ok(removed)
+    }
+
+    /// Takes every file that is not in `keep` out of the folder, for [`Blobs::discard`]: unlike the removal of a large file, this takes no
+    /// time. A start removes what a killed process leaves.
+    pub fn take_out(&self, keep: &HashSet<Digest>) -> Result<Vec<PathBuf>, StoreError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut out = Vec::new();
+        for path in self.files()? {
+            if self.named(&path).is_some_and(|digest| keep.contains(&digest)) {
+                continue;
+            }
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let aside = self.tmp.join(format!(".old-{}-{number}", std::process::id()));
+            match fs::rename(&path, &aside) {
+                Ok(()) => out.push(aside),
+                Err(e) => {
+                    tracing::warn!(path = %path.display(), error = %e, "could not take out a file that nothing needs");
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Removes files that were taken out.
+    pub fn discard(&self, files: &[PathBuf]) {
+        files.iter().for_each(|path| drop(self.remove(path)));
+    }
+
+    /// The paths of all files.
+    fn files(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut folders = if self.fan_out { list(&self.dir)? } else { vec![self.dir.clone()] };
+        folders.retain(|folder| folder.is_dir());
+        Ok(folders.iter().map(|folder| list(folder)).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     /// The digest that a path stands for.
@@ -326,6 +360,40 @@ mod tests {
         assert_eq!(blobs.get(&ids[33]).unwrap().unwrap(), [33]);
         fs::remove_file(blobs.path(&ids[33])).unwrap();
         assert!(matches!(blobs.sync_files(&ids), Err(StoreError::Io { action: "open", .. })));
+    }
+
+    #[test]
+    fn files_are_taken_out_before_they_are_removed() {
+        for fan_out in [false, true] {
+            let (dir, blobs) = blobs(fan_out);
+            let ids: Vec<_> = (0..4u8).map(|n| digest(&[n])).collect();
+            for (n, id) in (0..).zip(&ids) {
+                blobs.put(id, &[n]).unwrap();
+            }
+            let out = blobs.take_out(&HashSet::from([ids[0], ids[3]])).unwrap();
+            assert_eq!([0, 1, 2, 3].map(|n| blobs.contains(&ids[n])), [true, false, false, true]);
+            // A file that comes back under its name stays.
+            assert!(blobs.put(&ids[1], &[1]).unwrap());
+            let waiting = || fs::read_dir(dir.path().join("tmp")).unwrap().count();
+            assert_eq!((out.len(), waiting()), (2, 2));
+            blobs.discard(&out);
+            assert_eq!((blobs.contains(&ids[1]), waiting()), (true, 0));
+        }
+    }
+
+    #[test]
+    fn syncing_ends_when_it_is_not_to_go_on() {
+        let (_dir, blobs) = blobs(true);
+        let asked = AtomicU64::new(0);
+        let goes_on = || match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(StoreError::GivenUp { seq: 3 }),
+        };
+        let ids: Vec<_> = (0..1000u32).map(|n| digest(&n.to_le_bytes())).collect();
+        blobs.put(&ids[0], &0u32.to_le_bytes()).unwrap();
+        let ended = blobs.sync_contents(&ids[..1], goes_on).and_then(|()| blobs.sync_contents(&ids, goes_on));
+        assert!(matches!(ended, Err(StoreError::GivenUp { seq: 3 })), "no file is missed");
+        assert!(asked.into_inner() <= 1 + SYNCS_AT_ONCE as u64);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
 use crate::tip::{Link, seq_key};
-use crate::{Part, StoreError};
+use crate::{Part, StoreError, writing};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
@@ -32,6 +32,7 @@ impl Store {
         if self.tip().head.is_some() {
             return Err(not_next(record, "there is a chain here already"));
         }
+        writing::check_lengths(state)?;
         let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         change.push(record, None);
@@ -180,9 +181,9 @@ impl Store {
     /// when this returns. Only the last staged update is kept for them; at most one that nothing names stays behind.
     pub fn stage_update(&self, update: &[u8]) -> Result<(), StoreError> {
         let digest = self.updates.digest_of(update);
-        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))?;
+        // A snapshot on another thread may remove old updates meanwhile, and must know of this one.
         *lock(&self.staged) = Some(digest);
-        Ok(())
+        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))
     }
 
     /// Writes the update of `record`, after checking that it has the record's digest. A staged update was checked

@@ -1,16 +1,16 @@
 //! Snapshots of the canonical state, and loading the state from them.
 //!
-//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written first and
-//! synced together; then the manifest names them. Only then are older snapshots, their chunks and the updates before them removed. So
+//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written and synced first
+//! (`writing`); then the manifest names them. Only then are older snapshots, their chunks and the updates before them removed. So
 //! there is a snapshot and every update after it whenever the process dies.
 
 use crate::chain::not_next;
 use crate::rocks::Table;
-use crate::sealed::{extend_f32, extend_le};
+use crate::sealed::extend_f32;
 use crate::store::{Change, Store, lock};
 use crate::tip::seq_key;
-use crate::{Damage, Part, StoreError, space};
-use starling_protocol::limits::STATE_CHUNK_BYTES;
+use crate::writing::{self, StateChunks};
+use crate::{Damage, Part, StoreError};
 use starling_protocol::record::Record;
 use starling_protocol::state::{self, Manifest, State, StateError};
 use starling_protocol::{Digest, wire};
@@ -36,41 +36,56 @@ pub struct LoadedState {
     pub replayed: u64,
 }
 
+/// The place of a snapshot among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotKind {
+    /// One that is due: the oldest give way to it.
+    Due,
+    /// One between two that are due, for those who fetch it: both stay, and all updates after the older one. Only another such snapshot
+    /// gives way to it.
+    Between,
+}
+
 impl Store {
+    /// [`Store::write_snapshot_of`] a state that nobody changes meanwhile, as one that is due.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
+        writing::check_lengths(state)?;
+        self.write_snapshot_of(SnapshotKind::Due, record, schema, state)
+    }
+
     /// Writes the state of `record`, which is on the chain, as a snapshot. Then removes the files that only older
-    /// snapshots needed. Takes the disk's time for 4 bytes a parameter and vector; commits go on meanwhile.
+    /// snapshots needed. Takes the disk's time for 4 bytes a parameter and vector. Commits go on meanwhile: none waits for more than the
+    /// batch with the manifest. Adoptions wait.
     ///
     /// # Errors
     /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
-    /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
-    pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot(seq, manifest))
-    }
-
-    /// The same between two snapshots that are due: both stay, and all updates after the older one. Only another such snapshot gives
-    /// way to it.
-    ///
-    /// # Errors
-    /// As [`Store::write_snapshot`].
-    pub fn write_snapshot_between(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot_between(seq, manifest))
-    }
-
-    fn snapshot(
+    /// [`StoreError::NotOnChain`] or [`StoreError::NotNext`] when the record is no longer on the chain; [`StoreError::GivenUp`] when the
+    /// state is not wanted any more, or there is a newer snapshot. The snapshots before are kept then, and nothing else.
+    pub fn write_snapshot_of(
         &self,
+        kind: SnapshotKind,
         record: &Record,
         schema: &Digest,
-        state: &State,
-        keep: impl FnOnce(&mut Change<'_>, u64, Arc<Manifest>),
+        state: &dyn StateChunks,
     ) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
-        let manifest = self.write_state(record, schema, state)?;
-        let mut change = self.begin()?;
+        let seq = record.seq;
+        if self.tip().snapshots.keys().next_back().is_some_and(|newest| *newest > seq) {
+            return Err(StoreError::GivenUp { seq });
+        }
+        let manifest = Arc::new(self.write_state(record, schema, state)?);
+        let mut change = self.begin().inspect_err(|_| self.prune_chunks())?;
         self.check_on_chain(record)?;
-        keep(&mut change, record.seq, Arc::new(manifest));
+        match kind {
+            SnapshotKind::Due => change.keep_snapshot(seq, manifest),
+            SnapshotKind::Between => change.keep_snapshot_between(seq, manifest),
+        }
         change.apply()?;
-        self.prune(&change);
+        self.prune(change);
         Ok(())
     }
 
@@ -163,8 +178,7 @@ impl Store {
             }
             loaded.record = record;
         }
-        let manifest = manifest_of(&loaded.schema, &loaded.state)?;
-        let got = state::root(&manifest);
+        let got = state::root(&manifest_of(&loaded.schema, &loaded.state)?);
         if got != head.state_root {
             let expected = head.state_root;
             return Err(damaged(format!("replaying them gives state root {got}, and the head says {expected}")));
@@ -188,31 +202,6 @@ impl Store {
         if let Err(error) = forgotten {
             tracing::warn!(%error, "could not take damaged snapshots off the list");
         }
-    }
-
-    /// Writes the chunks of a record's state that are not here yet, durable when this returns. The caller holds `bulk`.
-    pub(crate) fn write_state(&self, record: &Record, schema: &Digest, state: &State) -> Result<Manifest, StoreError> {
-        let manifest = manifest_of(schema, state)?;
-        let got = state::root(&manifest);
-        if got != record.state_root {
-            return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
-        }
-        let missing = manifest.chunks.iter().filter(|digest| !self.chunks.contains(digest)).count();
-        self.require_room(missing)?;
-        let mut bytes = Vec::with_capacity(STATE_CHUNK_BYTES);
-        for (index, digest) in manifest.chunks.iter().enumerate() {
-            bytes.clear();
-            extend_le(&mut bytes, state.chunk_floats(index).unwrap_or_default());
-            self.note(self.chunks.put_unsynced(digest, &bytes))?;
-        }
-        self.note(self.chunks.sync_files(&manifest.chunks))?;
-        Ok(manifest)
-    }
-
-    /// Checks that there is room for so many chunks beside the reserve.
-    pub(crate) fn require_room(&self, chunks: usize) -> Result<(), StoreError> {
-        let needed = (chunks as u64).saturating_mul(STATE_CHUNK_BYTES as u64 + 4096);
-        space::require(&self.folder.chunks(), needed, self.options.reserve_bytes)
     }
 
     /// Reads chunk `index` of `manifest` from disk, and checks its length and digest.

@@ -179,7 +179,7 @@ impl Store {
         let mut write = self.begin()?;
         write.clear();
         write.apply()?;
-        self.prune(&write);
+        self.prune(write);
         Ok(())
     }
 
@@ -252,11 +252,26 @@ impl Store {
         let _ = self.failed.set(error.to_string());
     }
 
-    /// Removes updates and chunks that nothing refers to. A failure is only a warning, since a later call frees the
-    /// space. The caller holds `bulk`.
-    pub(crate) fn prune(&self, change: &Change<'_>) {
-        self.prune_updates(change);
-        let mut keep: HashSet<Digest> = change.tip.snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
+    /// Removes updates and chunks that nothing refers to, after this change. A failure is only a warning, since a later
+    /// call frees the space. The caller holds `bulk`. Other changes of the chain wait until the updates have lost their names, and not
+    /// for their removal.
+    pub(crate) fn prune(&self, change: Change<'_>) {
+        let updates = self.live_updates(&change).and_then(|keep| self.updates.take_out(&keep));
+        drop(change);
+        match updates {
+            Ok(updates) => self.updates.discard(&updates),
+            Err(error) => tracing::warn!(%error, "could not remove old updates"),
+        }
+        self.prune_chunks();
+    }
+
+    /// Removes the chunks of no snapshot and no adoption. The caller holds `bulk`, without which neither gets new ones.
+    pub(crate) fn prune_chunks(&self) {
+        if self.failed.get().is_some() {
+            // Nobody knows which snapshots the next start will find.
+            return;
+        }
+        let mut keep: HashSet<Digest> = self.tip().snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
         keep.extend(read(&self.adopting).iter().flat_map(Adoption::digests));
         if let Err(error) = self.chunks.retain(&keep) {
             tracing::warn!(%error, "could not remove old chunks of the state");

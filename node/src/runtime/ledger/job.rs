@@ -71,10 +71,13 @@ pub enum Job {
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
     },
-    /// Write a snapshot of the head for newcomers. The answer is the time that it took.
+    /// Write a snapshot of the head for newcomers, or let them have the one that is being written. The answer, when it is on the disk, is
+    /// the time that it took.
     Snapshot {
         reply: oneshot::Sender<Duration>,
     },
+    /// The snapshot that was being written is on the disk, or has failed (the writer).
+    Written,
     /// Keep evidence against a node; `None` drops it.
     Evidence {
         against: NodeId,

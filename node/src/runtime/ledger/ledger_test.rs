@@ -1,9 +1,11 @@
 use super::*;
 use crate::runtime::sample_test::{chain, commit, genesis, signers, spec};
+use starling_protocol::engine::io::PersistToken;
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
 use starling_protocol::{Signer, sample, update, wire};
 use starling_store::StoreOptions;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A ledger on a state that it has founded, which writes a snapshot after every record.
@@ -90,12 +92,104 @@ fn a_member_writes_a_snapshot_for_newcomers_and_nobody_else_does() {
         goes_on(&ledger, &record).expect("it follows");
         // A second one of the same state changes nothing.
         for _ in 0..2 {
-            let (reply, written) = oneshot::channel();
-            ledger.jobs.blocking_send(Job::Snapshot { reply }).expect("the thread runs");
-            written.blocking_recv().expect("it answers");
+            asks(&ledger).blocking_recv().expect("it answers");
         }
-        assert_eq!(store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), expected);
+        assert_eq!(snapshots(&store), expected);
     }
+}
+
+/// Commits a record that steps the state; the ledger has acknowledged it when this returns.
+fn commits(ledger: &mut Ledger, parent: &Record) -> Record {
+    let link = crate::runtime::chain::Link { digest: parent.digest(), record: parent.clone(), certificate: None };
+    let encoded = update::encode(parent.next.codec, &[0.01; 3000]).expect("finite");
+    let mut record = commit(&link, update::digest(&encoded));
+    let step = step_to(&spec(), parent, &record, (&encoded, 3000));
+    record.state_root = state::root(&ledger.state.read().speculate(&step, None).expect("it applies"));
+    let (digest, token) = (record.update, PersistToken(record.seq));
+    let key = AttemptKey { lineage: record.lineage, seq: record.seq, attempt: 0, set: Digest([2; 32]) };
+    let bring = Job::Bring { key, update: Update { digest, bytes: Arc::new(encoded) } };
+    let certificate = sample::certificate(&record, 1, &signers()[..2]);
+    let commit = Job::Commit { token, record: Box::new(record.clone()), certificate };
+    for job in [bring, commit] {
+        ledger.jobs.blocking_send(job).expect("the thread runs");
+    }
+    assert!(matches!(ledger.done.blocking_recv(), Some(LedgerReply::Durable { token: done }) if done == token));
+    record
+}
+
+fn snapshots(store: &Store) -> Vec<u64> {
+    store.snapshots().iter().map(|(seq, _)| *seq).collect()
+}
+
+/// Asks for a snapshot for newcomers, and so for the end of one that is being written.
+fn asks(ledger: &Ledger) -> oneshot::Receiver<Duration> {
+    let (reply, written) = oneshot::channel();
+    ledger.jobs.blocking_send(Job::Snapshot { reply }).expect("the thread runs");
+    written
+}
+
+#[test]
+fn commits_are_acknowledged_while_a_snapshot_is_held_up_and_it_is_of_its_own_record() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, store, record) = founded_by(NodeId([1; 32]), 1, dir.path());
+    let hold = ledger.hold.clone();
+    let held = hold.lock().expect("nobody has panicked");
+    let mut head = commits(&mut ledger, &record);
+    let of_first = ledger.state.read().state.clone();
+    let mut written = asks(&ledger);
+    for _ in 0..3 {
+        head = commits(&mut ledger, &head);
+    }
+    assert_ne!(ledger.state.read().state, of_first);
+    assert!(written.try_recv().is_err(), "whoever asks shares it");
+    assert_eq!((head.seq, snapshots(&store)), (4, vec![0]));
+    drop(held);
+    written.blocking_recv().expect("it ends");
+    assert_eq!(snapshots(&store), [0, 1], "those that were due meanwhile are left out");
+    assert_eq!(store.load_snapshot(1).expect("it is whole").state, of_first);
+    commits(&mut ledger, &head);
+    asks(&ledger).blocking_recv().expect("it ends");
+    assert_eq!(snapshots(&store), [1, 5], "the next one that is due");
+    let state = ledger.state.read();
+    assert_eq!(store.load_snapshot(5).expect("it is whole").state, state.state);
+}
+
+#[test]
+fn a_snapshot_is_given_up_when_the_state_is_read_from_disk_and_the_next_one_is_written() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, store, record) = founded_by(NodeId([1; 32]), 1, dir.path());
+    let chunks = || walk(&dir.path().join("chunks")).len();
+    let (hold, of_genesis) = (ledger.hold.clone(), chunks());
+    let held = hold.lock().expect("nobody has panicked");
+    let head = commits(&mut ledger, &record);
+    let (reply, reloaded) = oneshot::channel();
+    ledger.jobs.blocking_send(Job::Reload { reply }).expect("the thread runs");
+    assert_eq!(reloaded.blocking_recv().expect("it answers").expect("it is on disk"), head);
+    let written = asks(&ledger);
+    drop(held);
+    written.blocking_recv().expect("it ends");
+    assert_eq!((snapshots(&store), chunks()), (vec![0], of_genesis));
+    commits(&mut ledger, &head);
+    asks(&ledger).blocking_recv().expect("it ends");
+    assert_eq!((snapshots(&store), chunks()), (vec![0, 2], of_genesis + 2));
+}
+
+/// A snapshot that is under way when the node ends is there or not. Nothing is left of it if not.
+#[test]
+fn the_thread_of_the_ledger_ends_after_that_of_the_snapshot() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, store, record) = founded_by(NodeId([1; 32]), 1, dir.path());
+    let chunks = || walk(&dir.path().join("chunks")).len();
+    let (hold, of_genesis) = (ledger.hold.clone(), chunks());
+    let held = hold.lock().expect("nobody has panicked");
+    commits(&mut ledger, &record);
+    let Ledger { jobs, thread, .. } = ledger;
+    drop(jobs);
+    drop(held);
+    thread.join().expect("it ends");
+    let whole = [(vec![0], of_genesis), (vec![0, 1], of_genesis + 2)];
+    assert!(whole.contains(&(snapshots(&store), chunks())));
+    assert_eq!(Arc::strong_count(&store), 1, "nobody uses the store any more");
 }
 
 #[test]

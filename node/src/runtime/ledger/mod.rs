@@ -1,7 +1,11 @@
-//! The thread that owns the canonical state and the store, so that memory and disk change in one order.
+//! The thread that owns the canonical state and the store, so that memory and disk change in one order. It waits for the disk of commits
+//! and votes, and for none of a snapshot: another thread writes those.
 
+mod frozen;
 mod job;
+mod snapshots;
 mod updates;
+mod writer;
 
 pub use job::{Job, LedgerReply, Update};
 
@@ -16,19 +20,16 @@ use starling_protocol::message::Certificate;
 use starling_protocol::outer::Rule;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::state::{Manifest, State};
+use starling_protocol::state::Manifest;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, state};
 use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 use tokio::sync::mpsc;
 use updates::Updates;
-
-/// One of the ways in which a store writes a snapshot.
-type WriteSnapshot = fn(&Store, &Record, &Digest, &State) -> Result<(), StoreError>;
+use writer::Writer;
 
 /// Jobs that may wait; the engine never has more than a few under way.
 const JOBS_MAX: usize = 64;
@@ -40,6 +41,9 @@ pub struct Ledger {
     pub state: Arc<SharedState>,
     /// Ends when `jobs` is dropped, after the jobs at hand.
     pub thread: JoinHandle<()>,
+    /// [`Writer::hold`].
+    #[cfg(test)]
+    hold: Arc<std::sync::Mutex<()>>,
 }
 
 /// The node of the state, and the content of a checkpoint besides the tensors.
@@ -78,6 +82,9 @@ impl Ledger {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
         let state = Arc::new(SharedState::new(state));
+        let writer = Writer::new(store.clone(), state.clone(), jobs.downgrade());
+        #[cfg(test)]
+        let hold = writer.hold.clone();
         let worker = Worker {
             store,
             spec,
@@ -86,11 +93,19 @@ impl Ledger {
             done: done_queue,
             updates: Updates::default(),
             manifest: None,
+            writer,
             snapshot_every,
             snapshot_wanted: false,
         };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
-        Ok(Self { jobs, done, state, thread })
+        Ok(Self {
+            jobs,
+            done,
+            state,
+            thread,
+            #[cfg(test)]
+            hold,
+        })
     }
 }
 
@@ -103,6 +118,7 @@ struct Worker {
     updates: Updates,
     /// The manifest of the present state, as its votes have named it; known when the step to it was speculated on.
     manifest: Option<Manifest>,
+    writer: Writer,
     snapshot_every: u64,
     /// A commit was made, after which a snapshot may be due.
     snapshot_wanted: bool,
@@ -116,16 +132,16 @@ impl Worker {
             };
             let fatal = matches!(answer, LedgerReply::Fatal(_));
             if self.done.blocking_send(answer).is_err() || fatal {
-                return;
+                break;
             }
-            // The commit is reported first: a snapshot takes as long as the disk needs for all vectors.
-            if std::mem::take(&mut self.snapshot_wanted)
-                && let Err(failure) = self.snapshot_if_due()
-            {
-                drop(self.done.blocking_send(LedgerReply::Fatal(failure)));
-                return;
+            // The commit is reported first.
+            if std::mem::take(&mut self.snapshot_wanted) {
+                self.snapshot_if_due();
             }
         }
+        // The writer does not wait to be heard.
+        drop(jobs);
+        self.writer.end();
     }
 
     fn handle(&mut self, job: Job) -> Result<Option<LedgerReply>, Failure> {
@@ -178,10 +194,11 @@ impl Worker {
                 None
             }
             Job::Snapshot { reply } => {
-                let began = Instant::now();
-                self.snapshot_for_newcomers()?;
-                // The node may be ending.
-                let _ = reply.send(began.elapsed());
+                self.snapshot_for_newcomers(reply);
+                None
+            }
+            Job::Written => {
+                self.snapshot_written()?;
                 None
             }
             Job::Evidence { against, evidence } => {
@@ -267,7 +284,7 @@ impl Worker {
             return Ok(Err(why.to_string()));
         }
         self.advance(record, certificate, update)?;
-        self.snapshot_if_due()?;
+        self.snapshot_if_due();
         Ok(Ok(()))
     }
 
@@ -320,12 +337,16 @@ impl Worker {
             self.state.change(|state| state.stand_on(record));
             return Ok(());
         };
+        let frozen = self.writer.frozen();
         let (applied, committed) = std::thread::scope(|scope| {
             let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
             let applied = self.state.change(|state| {
                 // There is no head until both are done: nobody may train from a state in between.
                 (state.digest, state.base) = (Digest::default(), Digest::default());
                 let step = step_to(&self.spec, &state.record, &record, (update, state.elements()));
+                if let Some(frozen) = &frozen {
+                    frozen.keep(&state.state, &step.range);
+                }
                 state.apply(&step)
             });
             (applied, committing.join())
@@ -343,52 +364,10 @@ impl Worker {
         let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
         let record = loaded.record.clone();
         self.updates.settle(&record);
+        self.writer.give_up();
         self.state.change(|state| state.take(loaded));
         difference::forget_base(&self.store, &record.lineage);
         Ok(record)
-    }
-
-    fn snapshot_if_due(&self) -> Result<(), Failure> {
-        let seq = self.state.read().record.seq;
-        if !seq.is_multiple_of(self.snapshot_every.max(1)) {
-            return Ok(());
-        }
-        self.keep_snapshot(Store::write_snapshot)
-    }
-
-    /// Writes the head's state if this node is a member that stands on it, and the newest snapshot is another one's.
-    fn snapshot_for_newcomers(&self) -> Result<(), Failure> {
-        let (seq, is_member) = {
-            let record = &self.state.read().record;
-            (record.seq, record.member(&self.naming.node).is_some())
-        };
-        if !is_member || self.store.snapshots().last().is_none_or(|(newest, _)| *newest >= seq) {
-            return Ok(());
-        }
-        metrics::counter!("starling_near_snapshots_total").increment(1);
-        self.keep_snapshot(Store::write_snapshot_between)
-    }
-
-    fn keep_snapshot(&self, write: WriteSnapshot) -> Result<(), Failure> {
-        let snapshot = || {
-            let state = self.state.read();
-            write(&self.store, &state.record, &state.schema, &state.state)
-        };
-        let written = match snapshot() {
-            Err(wrong @ StoreError::StateMismatch { .. }) => {
-                self.mend(&wrong)?;
-                snapshot()
-            }
-            other => other,
-        };
-        match written {
-            // The records and updates are safe, and earlier snapshots stay: the next one may find room.
-            Err(e @ StoreError::Full { .. }) => {
-                tracing::warn!("no snapshot was written: {e}");
-                Ok(())
-            }
-            other => other.map_err(store_failure),
-        }
     }
 
     /// Reads the state from disk again: it was right when the votes named its root, and memory no longer holds it.
@@ -397,6 +376,7 @@ impl Worker {
             let text = format!("{wrong}; and it cannot be read from disk again: {e}");
             Failure::message(Code::StoreDamaged, text)
         })?;
+        self.writer.give_up();
         self.state.change(|state| state.take(loaded));
         // If the driver is gone, the node is ending.
         drop(self.done.blocking_send(LedgerReply::Mended { why: wrong.to_string() }));

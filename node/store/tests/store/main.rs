@@ -13,3 +13,4 @@ mod sequences;
 mod snapshots;
 mod sparse;
 mod support;
+mod writing;

@@ -198,7 +198,7 @@ impl Run {
             }
             Step::SnapshotBetween => {
                 let Some(head) = &self.model.head else { return };
-                self.store().write_snapshot_between(&head.record, &SCHEMA, &head.state).unwrap();
+                head.snapshot_between(self.store());
                 let snapshots = &mut self.model.snapshots;
                 snapshots.truncate(2);
                 snapshots.retain(|seq| *seq != head.record.seq);

@@ -45,7 +45,7 @@ fn snapshots_between_those_that_are_due_take_the_place_of_no_other() {
     let mut go_on = |between: bool| {
         history.commit(&store);
         match between {
-            true => store.write_snapshot_between(&history.record, &SCHEMA, &history.state).unwrap(),
+            true => history.snapshot_between(&store),
             false => history.snapshot(&store),
         }
     };

@@ -10,7 +10,7 @@ use starling_protocol::run::{Codec, SyncMode};
 pub use starling_protocol::sample::spec;
 use starling_protocol::state::{self, Manifest, State};
 use starling_protocol::{Digest, NodeId, sample, update, wire};
-use starling_store::{Opened, Store, StoreOptions};
+use starling_store::{Opened, SnapshotKind, Store, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -179,6 +179,11 @@ impl History {
 
     pub fn snapshot(&self, store: &Store) {
         store.write_snapshot(&self.record, &SCHEMA, &self.state).unwrap();
+    }
+
+    /// A snapshot for newcomers.
+    pub fn snapshot_between(&self, store: &Store) {
+        store.write_snapshot_of(SnapshotKind::Between, &self.record, &SCHEMA, &self.state).unwrap();
     }
 
     pub fn manifest(&self) -> Manifest {

@@ -1,0 +1,137 @@
+//! The writer of snapshots: one at a time, on a thread of its own, so that the ledger waits for no disk.
+
+use super::frozen::Frozen;
+use super::job::Job;
+use crate::runtime::head::SharedState;
+use starling_store::{SnapshotKind, Store, StoreError};
+use std::sync::Arc;
+#[cfg(test)]
+use std::sync::Mutex;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::WeakSender;
+use tokio::sync::oneshot;
+
+/// How long a snapshot may still take when the node ends. Then it is given up: the one before and the updates since lead to the same state.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The purpose of a snapshot.
+pub struct Order {
+    pub kind: SnapshotKind,
+    /// It takes the place of one for which memory no longer held the state of its record.
+    pub is_second: bool,
+    /// The one that waits for it; it is told how long it took.
+    pub asked: Option<oneshot::Sender<Duration>>,
+}
+
+/// A snapshot on its way to the disk.
+struct Writing {
+    order: Order,
+    frozen: Arc<Frozen>,
+    began: Instant,
+    thread: JoinHandle<Result<(), StoreError>>,
+}
+
+/// A snapshot that was written, or was not.
+pub struct Written {
+    pub order: Order,
+    pub took: Duration,
+    pub result: Result<(), StoreError>,
+}
+
+pub struct Writer {
+    store: Arc<Store>,
+    state: Arc<SharedState>,
+    /// The ledger ends when its jobs' senders are gone: this one does not keep it.
+    jobs: WeakSender<Job>,
+    writing: Option<Writing>,
+    /// A test that holds it holds up the writing.
+    #[cfg(test)]
+    pub hold: Arc<Mutex<()>>,
+}
+
+/// Tells the ledger that the writing ends, also by a panic.
+struct Tell(WeakSender<Job>);
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        if let Some(jobs) = self.0.upgrade() {
+            // If the ledger has ended, it looks for itself.
+            drop(jobs.blocking_send(Job::Written));
+        }
+    }
+}
+
+impl Writer {
+    pub fn new(store: Arc<Store>, state: Arc<SharedState>, jobs: WeakSender<Job>) -> Self {
+        Self {
+            store,
+            state,
+            jobs,
+            writing: None,
+            #[cfg(test)]
+            hold: Arc::default(),
+        }
+    }
+
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// The state that is being written.
+    pub fn frozen(&self) -> Option<Arc<Frozen>> {
+        self.writing.as_ref().map(|writing| Arc::clone(&writing.frozen))
+    }
+
+    /// Begins to write the present state. A [`Job::Written`] comes when it ends. The caller has seen that none is being written.
+    pub fn begin(&mut self, order: Order) {
+        let frozen = Arc::new(Frozen::of(&self.state));
+        let (store, state, jobs, kind) = (self.store.clone(), frozen.clone(), self.jobs.clone(), order.kind);
+        #[cfg(test)]
+        let hold = self.hold.clone();
+        let write = move || {
+            let _tell = Tell(jobs);
+            #[cfg(test)]
+            drop(hold.lock());
+            store.write_snapshot_of(kind, &state.record, &state.schema, &*state)
+        };
+        match std::thread::Builder::new().name("snapshot".into()).spawn(write) {
+            Ok(thread) => self.writing = Some(Writing { order, frozen, began: Instant::now(), thread }),
+            Err(e) => tracing::warn!("no snapshot was written: cannot start a thread for it: {e}"),
+        }
+    }
+
+    /// Has this one told of the snapshot that is being written, in place of one that waits for it.
+    pub fn share(&mut self, asked: oneshot::Sender<Duration>) {
+        if let Some(writing) = &mut self.writing {
+            writing.order.asked = Some(asked);
+        }
+    }
+
+    /// Gives up what is being written, because the state in memory is about to become another one.
+    pub fn give_up(&self) {
+        if let Some(writing) = &self.writing {
+            writing.frozen.give_up();
+        }
+    }
+
+    /// The end of the snapshot that was being written; waits for it.
+    pub fn take(&mut self) -> Option<Written> {
+        let Writing { order, frozen: _, began, thread } = self.writing.take()?;
+        let result = thread.join().unwrap_or_else(|_| {
+            let source = std::io::Error::other("the thread panicked; see the message before");
+            Err(StoreError::Io { action: "write a snapshot to", path: self.store.path().to_path_buf(), source })
+        });
+        Some(Written { order, took: began.elapsed(), result })
+    }
+
+    /// Waits a moment for the snapshot that is being written, and then gives it up: the node ends.
+    pub fn end(&mut self) {
+        if let Some(writing) = &self.writing {
+            writing.frozen.end_by(Instant::now() + ENDS_WITHIN);
+        }
+        if let Some(Written { result: Err(e), .. }) = self.take() {
+            tracing::info!("the last snapshot was not written: {e}");
+        }
+    }
+}
