@@ -99,7 +99,9 @@ pub enum StoreError {
     StateMismatch { seq: u64, expected: Digest, got: Digest },
     #[error("record {seq} is not on the chain of this store, so its snapshot is of no use here")]
     NotOnChain { seq: u64 },
-    #[error("the snapshot of record {seq} was given up: the node ends, or has another state or a newer snapshot by now")]
+    #[error(
+        "the snapshot of record {seq} was given up: the node ends, or has another state or a newer snapshot by now"
+    )]
     GivenUp { seq: u64 },
     #[error("{count} chunks of the state to adopt are missing, the first is {first}; fetch them, then finish again")]
     MissingChunks { count: usize, first: Digest },
