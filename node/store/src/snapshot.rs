@@ -44,27 +44,33 @@ impl Store {
     /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
     /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
     pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot(seq, manifest))
+        let room = |bytes| {
+            // A snapshot that is due is written all the same: without it the updates would take ever more.
+            self.drop_old(bytes);
+            Ok(())
+        };
+        self.snapshot((record, schema, state), room, |change, seq, kept| change.keep_snapshot(seq, kept))
     }
 
     /// The same between two snapshots that are due: both stay, and all updates after the older one. Only another such snapshot gives
     /// way to it.
     ///
     /// # Errors
-    /// As [`Store::write_snapshot`].
+    /// As [`Store::write_snapshot`], and [`StoreError::OverBound`] when the folder would take more than it may.
     pub fn write_snapshot_between(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-        self.snapshot(record, schema, state, |change, seq, manifest| change.keep_snapshot_between(seq, manifest))
+        let room = |bytes| self.require_bound(bytes);
+        self.snapshot((record, schema, state), room, |change, seq, kept| change.keep_snapshot_between(seq, kept))
     }
 
     fn snapshot(
         &self,
-        record: &Record,
-        schema: &Digest,
-        state: &State,
+        (record, schema, state): (&Record, &Digest, &State),
+        room: impl FnOnce(u64) -> Result<(), StoreError>,
         keep: impl FnOnce(&mut Change<'_>, u64, Arc<Manifest>),
     ) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
+        room(4 * state.vectors().count() as u64 * state.elements() as u64)?;
         let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         self.check_on_chain(record)?;

@@ -34,11 +34,13 @@ pub struct StoreOptions {
     pub ballast_bytes: u64,
     /// Bytes that snapshots and adoptions leave free for records and candidates, which matter more.
     pub reserve_bytes: u64,
+    /// Bytes that the folder may take: older snapshots and their updates go before it takes more. 0 = no bound.
+    pub max_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { ballast_bytes: 16 << 20, reserve_bytes: 32 << 20 }
+        Self { ballast_bytes: 16 << 20, reserve_bytes: 32 << 20, max_bytes: 0 }
     }
 }
 
@@ -83,6 +85,8 @@ pub struct Store {
     pub(crate) copied: Option<u64>,
     /// This process has made the folder's note.
     pub(crate) bound: AtomicBool,
+    /// The folder takes more than it may, and the log says so.
+    pub(crate) over: AtomicBool,
     ballast: Ballast,
     _lock: File,
 }
@@ -128,6 +132,7 @@ impl Store {
             failed: OnceLock::new(),
             copied,
             bound: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             ballast,
             options,
             folder,

@@ -387,6 +387,11 @@ impl Worker {
                 tracing::warn!("no snapshot was written: {e}");
                 Ok(())
             }
+            // Newcomers take the snapshot before it.
+            Err(e @ StoreError::OverBound { .. }) => {
+                tracing::debug!("no snapshot was written for newcomers: {e}");
+                Ok(())
+            }
             other => other.map_err(store_failure),
         }
     }
@@ -405,6 +410,8 @@ impl Worker {
 
     fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
         let state = self.state.read();
+        // The checkpoint lies in the node's folder, too.
+        self.store.make_room(4 * state.state.vectors().count() as u64 * state.elements() as u64);
         let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         let source = CheckpointSource {
             record: &state.record,

@@ -1,0 +1,134 @@
+//! The bound on the bytes that the folder takes ([`crate::StoreOptions`]).
+//!
+//! The oldest snapshot goes first, and with it the updates that lead from it to the next. The newest snapshot and the
+//! updates after it stay however much they take, since the node needs them to come back, and so does everything that is
+//! being written: updates of candidates, the staged one, the state being adopted. Records and private state only leave
+//! less room.
+
+use crate::StoreError;
+use crate::rocks::Table;
+use crate::space::folder_bytes;
+use crate::store::Store;
+use crate::tip::seq_key;
+use starling_protocol::limits::STATE_CHUNK_BYTES;
+use starling_protocol::record::Record;
+use starling_protocol::state::Manifest;
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+
+/// Updates that a round may write before the next commit: its candidate's, and one that is staged ahead.
+const UPDATES_AHEAD: u64 = 2;
+
+impl Store {
+    /// Makes room for so many bytes more within the bound. Does nothing without a bound, and while another thread
+    /// writes chunks, which makes room itself.
+    pub fn make_room(&self, needed: u64) {
+        if self.options.max_bytes == 0 {
+            return;
+        }
+        let _bulk = match self.bulk.try_lock() {
+            Ok(bulk) => bulk,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.drop_old(needed);
+    }
+
+    /// Makes room for the updates of the round after this record.
+    pub(crate) fn make_room_after(&self, record: &Record) {
+        if self.options.max_bytes > 0 {
+            let update = self.updates.length(&record.update).unwrap_or(0);
+            self.make_room(UPDATES_AHEAD.saturating_mul(update));
+        }
+    }
+
+    /// Makes room for the state being adopted, and removes what another one before it has left. The caller holds
+    /// `bulk`.
+    pub(crate) fn make_room_to_adopt(&self) {
+        if self.options.max_bytes == 0 {
+            return;
+        }
+        match self.begin() {
+            Ok(change) => self.prune(&change),
+            Err(error) => tracing::debug!(%error, "what an earlier adoption has left stays for now"),
+        }
+        self.drop_old(0);
+    }
+
+    /// Drops old snapshots, and the updates before the next, until `needed` bytes more fit into the bound. Says so
+    /// once when they do not fit in the end. The caller holds `bulk`.
+    pub(crate) fn drop_old(&self, needed: u64) {
+        while !self.fits(needed) {
+            match self.drop_oldest_snapshot() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.tell_over(needed);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "could not drop an old snapshot to make room");
+                    return;
+                }
+            }
+        }
+        self.over.store(false, Ordering::Relaxed);
+    }
+
+    /// Checks that so many bytes more fit into the bound.
+    ///
+    /// # Errors
+    /// [`StoreError::OverBound`] when they do not.
+    pub(crate) fn require_bound(&self, needed: u64) -> Result<(), StoreError> {
+        if self.fits(needed) {
+            return Ok(());
+        }
+        let needed = self.bytes_taken().saturating_add(needed);
+        Err(StoreError::OverBound { path: self.path().to_path_buf(), needed, max: self.options.max_bytes })
+    }
+
+    fn fits(&self, needed: u64) -> bool {
+        let max = self.options.max_bytes;
+        max == 0 || self.bytes_taken().saturating_add(needed) <= max
+    }
+
+    /// Bytes that the folder takes. The chunks, of which there are many, are counted by the states that name them: one
+    /// that two states share counts twice, and those of a state being adopted as whole ones.
+    fn bytes_taken(&self) -> u64 {
+        let states = self.tip().snapshots.values().map(|manifest| state_bytes(manifest)).fold(0, u64::saturating_add);
+        let adopted = (self.chunks_adopted() as u64).saturating_mul(STATE_CHUNK_BYTES as u64);
+        let rest = folder_bytes(self.path(), Some(&self.folder.chunks()));
+        states.saturating_add(adopted).saturating_add(rest)
+    }
+
+    /// Drops the oldest of several snapshots; returns false if there is only one.
+    fn drop_oldest_snapshot(&self) -> Result<bool, StoreError> {
+        let mut change = self.begin()?;
+        if change.tip.snapshots.len() < 2 {
+            return Ok(false);
+        }
+        if let Some((oldest, _)) = change.tip.snapshots.pop_first() {
+            change.batch.delete(Table::Snapshots, &seq_key(oldest));
+            tracing::debug!(seq = oldest, "an old snapshot goes: the folder would take more than store.max_gib");
+        }
+        change.apply()?;
+        self.prune(&change);
+        Ok(true)
+    }
+
+    fn tell_over(&self, needed: u64) {
+        if self.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            path = %self.path().display(),
+            bytes = self.bytes_taken().saturating_add(needed),
+            max = self.options.max_bytes,
+            "this folder takes more than store.max_gib allows, and all of it is needed: give it more, or a lower \
+             snapshot_every"
+        );
+    }
+}
+
+fn state_bytes(manifest: &Manifest) -> u64 {
+    manifest.elements.saturating_mul(4 * u64::from(manifest.vectors))
+}
