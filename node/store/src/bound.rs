@@ -1,9 +1,9 @@
 //! The bound on the bytes that the folder takes ([`crate::StoreOptions`]).
 //!
-//! The oldest snapshot goes first, and with it the updates that lead from it to the next. The newest snapshot and the
-//! updates after it stay however much they take, since the node needs them to come back, and so does everything that is
-//! being written: updates of candidates, the staged one, the state being adopted. Records and private state only leave
-//! less room.
+//! The oldest snapshot goes first, since without the first update after it it leads nowhere; then the updates up to the
+//! next one, the oldest first; then the next one, and so on. The newest snapshot and the updates after it stay however
+//! much they take, since the node needs them to come back, and so does everything that is being written: updates of
+//! candidates, the staged one, the state being adopted. Records and private state only leave less room.
 
 use crate::StoreError;
 use crate::rocks::Table;
@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering;
 
 /// Updates that a round may write before the next commit: its candidate's, and one that is staged ahead.
 const UPDATES_AHEAD: u64 = 2;
+/// Of so many old updates one goes at a time. Each time the records after them are read.
+const OLD_UPDATES: u64 = 16;
 
 impl Store {
     /// Makes room for so many bytes more within the bound. Does nothing without a bound, and while another thread
@@ -42,12 +44,20 @@ impl Store {
         }
     }
 
+    /// Makes room for a snapshot that is due. It is written all the same if there is none: without it the updates would
+    /// take ever more. Afterwards those before the oldest snapshot go as without a bound. The caller holds `bulk`.
+    pub(crate) fn make_room_for_snapshot(&self, bytes: u64) {
+        self.drop_old(bytes);
+        self.floor.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Makes room for the state being adopted, and removes what another one before it has left. The caller holds
     /// `bulk`.
     pub(crate) fn make_room_to_adopt(&self) {
         if self.options.max_bytes == 0 {
             return;
         }
+        self.floor.store(u64::MAX, Ordering::Relaxed);
         match self.begin() {
             Ok(change) => self.prune(&change),
             Err(error) => tracing::debug!(%error, "what an earlier adoption has left stays for now"),
@@ -55,18 +65,18 @@ impl Store {
         self.drop_old(0);
     }
 
-    /// Drops old snapshots, and the updates before the next, until `needed` bytes more fit into the bound. Says so
-    /// once when they do not fit in the end. The caller holds `bulk`.
-    pub(crate) fn drop_old(&self, needed: u64) {
+    /// Drops old updates and snapshots until `needed` bytes more fit into the bound. Says so once when they do not fit
+    /// in the end. The caller holds `bulk`.
+    fn drop_old(&self, needed: u64) {
         while !self.fits(needed) {
-            match self.drop_oldest_snapshot() {
+            match self.drop_oldest() {
                 Ok(true) => {}
                 Ok(false) => {
                     self.tell_over(needed);
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "could not drop an old snapshot to make room");
+                    tracing::warn!(%error, "could not drop an old snapshot or update to make room");
                     return;
                 }
             }
@@ -100,17 +110,26 @@ impl Store {
         states.saturating_add(adopted).saturating_add(rest)
     }
 
-    /// Drops the oldest of several snapshots; returns false if there is only one.
-    fn drop_oldest_snapshot(&self) -> Result<bool, StoreError> {
+    /// Drops the oldest updates that lead to the oldest snapshot, or if there are none the oldest of several snapshots.
+    /// Returns false if there is nothing to drop.
+    fn drop_oldest(&self) -> Result<bool, StoreError> {
         let mut change = self.begin()?;
+        let Some(oldest) = change.tip.snapshots.keys().next().copied() else { return Ok(false) };
+        let floor = self.floor.load(Ordering::Relaxed);
+        if floor <= oldest {
+            let step = ((oldest - floor) / OLD_UPDATES).max(1);
+            self.floor.store(floor.saturating_add(step), Ordering::Relaxed);
+            self.prune_updates(&change);
+            return Ok(true);
+        }
         if change.tip.snapshots.len() < 2 {
             return Ok(false);
         }
-        if let Some((oldest, _)) = change.tip.snapshots.pop_first() {
-            change.batch.delete(Table::Snapshots, &seq_key(oldest));
-            tracing::debug!(seq = oldest, "an old snapshot goes: the folder would take more than store.max_gib");
-        }
+        change.tip.snapshots.remove(&oldest);
+        change.batch.delete(Table::Snapshots, &seq_key(oldest));
         change.apply()?;
+        tracing::debug!(seq = oldest, "an old snapshot is gone: the folder would take more than store.max_gib");
+        self.floor.store(oldest.saturating_add(1), Ordering::Relaxed);
         self.prune(&change);
         Ok(true)
     }

@@ -45,8 +45,7 @@ impl Store {
     /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
     pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
         let room = |bytes| {
-            // A snapshot that is due is written all the same: without it the updates would take ever more.
-            self.drop_old(bytes);
+            self.make_room_for_snapshot(bytes);
             Ok(())
         };
         self.snapshot((record, schema, state), room, |change, seq, kept| change.keep_snapshot(seq, kept))

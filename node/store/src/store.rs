@@ -16,7 +16,7 @@ use starling_protocol::{Digest, state, update, wire};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
@@ -87,6 +87,8 @@ pub struct Store {
     pub(crate) bound: AtomicBool,
     /// The folder takes more than it may, and the log says so.
     pub(crate) over: AtomicBool,
+    /// Updates from this record on are kept although the oldest snapshot is after them.
+    pub(crate) floor: AtomicU64,
     ballast: Ballast,
     _lock: File,
 }
@@ -133,6 +135,7 @@ impl Store {
             copied,
             bound: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            floor: AtomicU64::new(u64::MAX),
             ballast,
             options,
             folder,
@@ -268,7 +271,7 @@ impl Store {
         }
     }
 
-    /// Keeps the updates after the oldest snapshot, those of candidates, and the staged one.
+    /// Keeps the updates after the oldest snapshot or from the floor on, those of candidates, and the staged one.
     pub(crate) fn prune_updates(&self, change: &Change<'_>) {
         let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
         if let Err(error) = pruned {
@@ -280,7 +283,8 @@ impl Store {
         let mut keep: HashSet<Digest> = change.tip.candidates.iter().map(|held| held.candidate.record.update).collect();
         keep.extend(*lock(&self.staged));
         let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
-        for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(after), usize::MAX)? {
+        let from = after.min(self.floor.load(Ordering::Relaxed));
+        for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(from), usize::MAX)? {
             let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
             keep.insert(wire::decode_record(&bytes).map_err(malformed)?.update);
         }

@@ -353,7 +353,7 @@ impl Worker {
         if !seq.is_multiple_of(self.snapshot_every.max(1)) {
             return Ok(());
         }
-        self.keep_snapshot(Store::write_snapshot)
+        self.keep_snapshot(Store::write_snapshot).map(|_| ())
     }
 
     /// Writes the head's state if this node is a member that stands on it, and the newest snapshot is another one's.
@@ -365,11 +365,14 @@ impl Worker {
         if !is_member || self.store.snapshots().last().is_none_or(|(newest, _)| *newest >= seq) {
             return Ok(());
         }
-        metrics::counter!("starling_near_snapshots_total").increment(1);
-        self.keep_snapshot(Store::write_snapshot_between)
+        if self.keep_snapshot(Store::write_snapshot_between)? {
+            metrics::counter!("starling_near_snapshots_total").increment(1);
+        }
+        Ok(())
     }
 
-    fn keep_snapshot(&self, write: WriteSnapshot) -> Result<(), Failure> {
+    /// Writes a snapshot of the state; returns false if there was no room for it.
+    fn keep_snapshot(&self, write: WriteSnapshot) -> Result<bool, Failure> {
         let snapshot = || {
             let state = self.state.read();
             write(&self.store, &state.record, &state.schema, &state.state)
@@ -385,14 +388,14 @@ impl Worker {
             // The records and updates are safe, and earlier snapshots stay: the next one may find room.
             Err(e @ StoreError::Full { .. }) => {
                 tracing::warn!("no snapshot was written: {e}");
-                Ok(())
+                Ok(false)
             }
             // Newcomers take the snapshot before it.
             Err(e @ StoreError::OverBound { .. }) => {
                 tracing::debug!("no snapshot was written for newcomers: {e}");
-                Ok(())
+                Ok(false)
             }
-            other => other.map_err(store_failure),
+            other => other.map(|()| true).map_err(store_failure),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The bound on the folder's bytes: old snapshots and their updates go, and never what the node needs to come back.
+//! The bound on the folder's bytes: old snapshots and updates go, and never what the node needs to come back.
 
 use crate::support::{ELEMENTS, History, SCHEMA, files, image, open, options, scratch, spec_bytes};
 use starling_store::{Store, StoreError, StoreOptions};
@@ -40,6 +40,10 @@ fn the_folder_keeps_to_its_bound_and_always_leads_to_the_head() {
     for seq in 1..=11 {
         history.commit(&store);
         assert!(taken(dir.path()) <= max, "{} of {max} after record {seq}", taken(dir.path()));
+        if seq == 7 {
+            assert_eq!(seqs(&store), [4]);
+            assert!(store.update(1).unwrap().is_some(), "without the first snapshot there is room for its updates");
+        }
         if seq % 4 == 0 {
             history.snapshot(&store);
             assert!(taken(dir.path()) <= max, "{} of {max} after snapshot {seq}", taken(dir.path()));
@@ -50,9 +54,35 @@ fn the_folder_keeps_to_its_bound_and_always_leads_to_the_head() {
     }
     assert_eq!(seqs(&store), [8], "without a bound it would keep 4, too");
     for seq in 1..=11 {
-        assert_eq!(store.update(seq).unwrap().is_some(), seq > 8, "update {seq}");
+        assert_eq!(store.update(seq).unwrap().is_some(), seq > 4, "update {seq}");
         assert!(store.record(seq).unwrap().is_some(), "records are all kept");
     }
+}
+
+/// A member that was away for a moment still finds the updates that it lacks.
+#[test]
+fn updates_that_a_snapshot_makes_unnecessary_go_one_by_one_and_the_oldest_first() {
+    let dir = scratch();
+    let (mut history, store) = founded(dir.path(), 1 << 30, 1000);
+    for _ in 0..6 {
+        history.commit(&store);
+    }
+    history.snapshot(&store);
+    history.commit(&store);
+    let kept = |store: &Store| (1..=7).filter(|seq| store.update(*seq).unwrap().is_some()).collect::<Vec<u64>>();
+    assert_eq!((seqs(&store), kept(&store)), (vec![0, 6], (1..=7).collect()));
+    // A state of four chunks, as the manifest counts it, and then one update after the other.
+    let update = store.update(1).unwrap().unwrap().len() as u64;
+    let free = |store: &Store| (1 << 30) - taken(store.path());
+    store.make_room(free(&store) + 1);
+    assert_eq!((seqs(&store), kept(&store)), (vec![6], (1..=7).collect()));
+    for gone in 1..=6 {
+        store.make_room(free(&store) + update / 2);
+        assert_eq!(kept(&store), (gone + 1..=7).collect::<Vec<_>>());
+    }
+    store.make_room(1 << 30);
+    assert_eq!((seqs(&store), kept(&store)), (vec![6], vec![7]), "these lead to the head");
+    history.assert_loaded_from(&open(image(dir.path()).path()));
 }
 
 #[test]
