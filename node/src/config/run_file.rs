@@ -12,9 +12,7 @@ use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::Digest;
 use starling_protocol::limits::JOIN_PATIENCE_MAX;
-use starling_protocol::run::{
-    Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode,
-};
+use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
 
 /// Inner steps of a round.
