@@ -49,7 +49,7 @@ pub fn record(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
 fn play_flock(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let tables = "[inner]\nsteps = 8\nbatch = 4\n[partition]\ngrace_s = 1\n[budget]\nrounds = 100000\n";
     let flock = start(bin_dir, out, "flock", tables)?;
-    let mut nodes = vec![founder(&flock, 100_000)?];
+    let mut nodes = vec![founder(&flock, 5_000)?];
     for n in 2..=4 {
         nodes.push(flock.node(&format!("node-{n}"), &NodeOptions::small(false))?);
     }

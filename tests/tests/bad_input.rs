@@ -112,6 +112,11 @@ fn flags_and_files_that_do_not_parse() {
     refused(&bench.train(&["--run", &bench.text("typo.toml")]), 2, &["stesp", "steps"]);
     bench.write("node.toml", "lisen = []\n");
     refused(&bench.train(&["--config", &bench.text("node.toml")]), 2, &["lisen", "listen"]);
+    bench.write("nameless.toml", &run_toml("").replace("name = \"bad\"", ""));
+    let words = ["nameless.toml", "`name` is missing", "my-run"];
+    refused(&bench.train(&["--run", &bench.text("nameless.toml")]), 2, &words);
+    bench.write("type.toml", &run_toml("").replace("batch = 2", "batch = \"two\""));
+    refused(&bench.train(&["--run", &bench.text("type.toml")]), 2, &["type.toml", "inner.batch", "whole number"]);
     bench.write("preset.toml", &run_toml("").replace("0.1m", "0.2m"));
     refused(&bench.train(&["--run", &bench.text("preset.toml")]), 2, &["0.2m", "125m"]);
     bench.write("heads.toml", &run_toml("").replace("seq_len = 32", "seq_len = 32\nheads = 3"));
@@ -123,7 +128,7 @@ fn flags_and_files_that_do_not_parse() {
 fn settings_are_refused_in_the_same_words_whether_they_are_shown_or_used() {
     let bench = Bench::new();
     let last = |finished: &Finished| finished.stderr.lines().last().unwrap_or_default().to_owned();
-    let patience = ("patience.toml", run_toml("[join]\npatience_s = 9999\n"), "join.patience_ms = 9999000");
+    let patience = ("patience.toml", run_toml("[join]\npatience_s = 9999\n"), "join.patience_s = 9999");
     let manifest = ("manifest.toml", run_toml("").replace("holdout", "manifest = \"none\"\nholdout"), "data.manifest");
     for (name, text, word) in [patience, manifest] {
         bench.write(name, &text);
@@ -136,6 +141,24 @@ fn settings_are_refused_in_the_same_words_whether_they_are_shown_or_used() {
     let shown = bench.train(&["--print-config"]);
     assert_eq!(shown.code, Some(0), "{}", shown.stderr);
     assert!(shown.stdout.contains("patience_s = 120"), "{}", shown.stdout);
+}
+
+/// A bound that the run does not fit into is refused before anything is written; one that it fits into is in force.
+#[test]
+fn a_bound_of_the_folder_that_is_too_small() {
+    let bench = Bench::new();
+    bench.write("small.toml", "[store]\nmax_gib = 0.001\n");
+    bench.write("fits.toml", "[store]\nmax_gib = 0.5\n");
+    let small = bench.train(&["--config", &bench.text("small.toml")]);
+    refused(&small, 2, &["store.max_gib = 0.001", "1073741 bytes", &bench.text("home"), "set store.max_gib to"]);
+    assert!(!bench.path("home").exists(), "nothing was written");
+    let shown = bench.train(&["--config", &bench.text("fits.toml"), "--print-config"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(shown.stdout.contains("[store]\nmax_gib = 0.5"), "{}", shown.stdout);
+    let shown = bench.train(&["--print-config"]);
+    assert!(shown.stdout.contains("max_gib = 0.0"), "{}", shown.stdout);
+    let finished = bench.train(&["--config", &bench.text("fits.toml"), "--device", "cpu", "--threads", "1"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
 
 #[test]

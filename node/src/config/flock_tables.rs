@@ -8,6 +8,9 @@ use starling_protocol::run::{AdmissionMode, AdmissionSpec, JoinSpec, Minority, P
 /// Rounds of probation in an open run whose file names no number.
 const PROBATION_DEFAULT: u32 = 8;
 
+/// The longest grace, in seconds: a day.
+pub const GRACE_S_MAX: u32 = 86_400;
+
 /// `[partition]`: the policy of members that lost the quorum.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -94,7 +97,8 @@ impl PartitionTable {
             MinorityName::Halt => Minority::Halt,
         };
         let grace_ms = self.grace_s.checked_mul(1000).ok_or_else(|| {
-            Failure::message(Code::Usage, format!("partition.grace_s = {}: give at most a day, 86400", self.grace_s))
+            let why = format!("partition.grace_s = {}: give at most a day, {GRACE_S_MAX}", self.grace_s);
+            Failure::message(Code::Usage, why)
         })?;
         Ok(PartitionSpec { minority, grace_ms })
     }

@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 /// More network threads than this would only wait for each other.
 const NETWORK_THREADS_MAX: usize = 256;
+/// Bytes of a GiB.
+const GIB: f64 = (1u64 << 30) as f64;
+/// GiB of the largest folder that a node file may allow: more than any disk.
+const MAX_GIB_MAX: f64 = 1e6;
 
 /// The whole file; all keys are optional.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +50,27 @@ pub struct NodeFile {
     pub validate_sequences: usize,
     /// Commits between two snapshots.
     pub snapshot_every: u64,
+    pub store: StoreTable,
+}
+
+/// `[store]`: the node's folder.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreTable {
+    /// GiB that the folder may take; 0 = as much as the disk has.
+    pub max_gib: f64,
+}
+
+impl StoreTable {
+    /// Bytes that the folder may take; 0 = no bound.
+    pub fn max_bytes(&self) -> u64 {
+        if self.max_gib > 0.0 { ((self.max_gib * GIB) as u64).max(1) } else { 0 }
+    }
+
+    /// The setting that allows so many bytes, in tenths of a GiB.
+    pub fn gib_for(bytes: u64) -> f64 {
+        (bytes as f64 / GIB * 10.0).ceil() / 10.0
+    }
 }
 
 impl Default for NodeFile {
@@ -66,6 +91,7 @@ impl Default for NodeFile {
             validate_every: None,
             validate_sequences: 64,
             snapshot_every: 16,
+            store: StoreTable::default(),
         }
     }
 }
@@ -83,6 +109,15 @@ impl NodeFile {
                 "{}: network_threads is {}, at most {NETWORK_THREADS_MAX} make sense; 0 chooses by the machine's cores",
                 path.display(),
                 file.network_threads
+            );
+            return Err(Failure::message(Code::Usage, why));
+        }
+        let max_gib = file.store.max_gib;
+        if !(0.0..=MAX_GIB_MAX).contains(&max_gib) {
+            let why = format!(
+                "{}: store.max_gib is {max_gib}: give the GiB that this node's folder may take, such as 20 or 0.5; 0 sets \
+                 no bound",
+                path.display()
             );
             return Err(Failure::message(Code::Usage, why));
         }
@@ -133,5 +168,36 @@ fn folder_from(variable: &str, below_home: &str) -> PathBuf {
     match std::env::var_os(variable).filter(|v| !v.is_empty()) {
         Some(folder) => PathBuf::from(folder),
         None => std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into()).join(below_home),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<NodeFile, String> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("node.toml");
+        std::fs::write(&path, text).expect("written");
+        NodeFile::load(&path).map_err(|failure| {
+            assert_eq!(failure.code, Code::Usage);
+            failure.error.to_string().replace(&format!("{}: ", path.display()), "")
+        })
+    }
+
+    #[test]
+    fn the_bound_of_the_folder_is_in_gib_and_there_is_none_by_default() {
+        let bytes = |text: &str| load(text).expect("it is sound").store.max_bytes();
+        assert_eq!((bytes(""), bytes("[store]\nmax_gib = 0")), (0, 0));
+        assert_eq!(bytes("[store]\nmax_gib = 20"), 20 << 30);
+        assert_eq!(bytes("[store]\nmax_gib = 0.5"), 1 << 29);
+        assert_eq!(bytes("store.max_gib = 1e-12"), 1, "a bound, and not none");
+        for wrong in ["-1", "nan", "inf", "2e6"] {
+            let said = load(&format!("[store]\nmax_gib = {wrong}")).expect_err("no bound");
+            assert!(said.starts_with("store.max_gib is ") && said.contains("0 sets no bound"), "{said}");
+        }
+        assert_eq!((StoreTable::gib_for(1), StoreTable::gib_for(3 << 29)), (0.1, 1.5));
+        let shown = toml::to_string(&NodeFile::default()).expect("it can be shown");
+        assert!(shown.contains("[store]\nmax_gib = 0.0"), "{shown}");
     }
 }

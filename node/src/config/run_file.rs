@@ -3,7 +3,7 @@
 //! A run file becomes a [`RunSpec`] once the data it names has been tokenized: the spec holds digests,
 //! never paths.
 
-use super::flock_tables::{AdmissionTable, JoinTable, PartitionTable, node_id};
+use super::flock_tables::{AdmissionTable, GRACE_S_MAX, JoinTable, PartitionTable, node_id};
 use super::sync_table::{SyncTable, table_or_mode};
 use crate::exit::{Code, Failure};
 use anyhow::Context;
@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::Digest;
-use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncMode};
+use starling_protocol::limits::JOIN_PATIENCE_MAX;
+use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
 
 /// Inner steps of a round.
 const STEPS_DEFAULT: u32 = 30;
+/// What to write for keys that must be there.
+const EXAMPLES: [(&str, &str); 1] =
+    [("name", "`name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 of a-z, 0-9 and -")];
 
 /// The whole file. Every key has a default but `name`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -175,7 +179,10 @@ pub struct OuterTable {
 
 /// A rate for any number of contributors, or one for each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "give one rate, such as 0.7, or a list of contributors and rates, such as [[1, 0.4], [2, 0.6]]"
+)]
 pub enum OuterRate {
     Constant(f64),
     Table(Vec<(u32, f64)>),
@@ -206,8 +213,8 @@ impl RunFile {
                 )
             })
             .map_err(|e| Failure::new(Code::Usage, e))?;
-        let mut file: Self =
-            starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))?;
+        let mut file: Self = starling_bootstrap::config_file::parse_with(&text, path, &EXAMPLES)
+            .map_err(|e| Failure::new(Code::Usage, e))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();
         if file.data.tokenizer != "bytes" {
@@ -270,8 +277,23 @@ impl RunFile {
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
         };
-        spec.validate().map_err(|e| usage(format!("the run file is not valid: {e}")))?;
+        spec.validate().map_err(|e| usage(format!("the run file is not valid: {}", self.as_written(e))))?;
         Ok(spec)
+    }
+
+    /// The problems by the keys of the file, which has seconds where the specification has milliseconds.
+    fn as_written(&self, error: RunError) -> RunError {
+        let seconds = |key, value: u32, least: u32, most: u32| Problem {
+            key,
+            value: value.to_string(),
+            must: format!("between {least} and {most}"),
+        };
+        let written = |problem: Problem| match problem.key {
+            "join.patience_ms" => seconds("join.patience_s", self.join.patience_s, 0, JOIN_PATIENCE_MAX / 1000),
+            "partition.grace_ms" => seconds("partition.grace_s", self.partition.grace_s, 1, GRACE_S_MAX),
+            _ => problem,
+        };
+        RunError { problems: error.problems.into_iter().map(written).collect() }
     }
 
     /// The manifest digest given in the file, if any.
@@ -389,3 +411,7 @@ fn relative_to(folder: &Path, path: &str) -> String {
         folder.join(path).to_string_lossy().into_owned()
     }
 }
+
+#[cfg(test)]
+#[path = "run_file_test.rs"]
+mod tests;

@@ -77,7 +77,7 @@ mod tests {
     use std::path::Path;
 
     fn store(dir: &Path) -> Store {
-        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
         Store::open(dir, options).expect("a folder of its own").store
     }
 

@@ -13,6 +13,7 @@ mod claims;
 mod contributions;
 mod device;
 mod difference;
+mod disk;
 mod divergence;
 mod driver;
 mod ending;

@@ -97,7 +97,7 @@ mod tests {
     }
 
     fn store(dir: &Path) -> Store {
-        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
         Store::open(dir, options).expect("a folder of its own").store
     }
 

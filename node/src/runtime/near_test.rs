@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A store whose only snapshot is that of its genesis.
 fn store(dir: &std::path::Path) -> (Arc<Store>, Link) {
-    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
     let store = Arc::new(Store::open(dir, options).expect("a folder of its own").store);
     store.bind_run(&wire::encode_spec(&spec())).expect("a new store");
     let (mut record, state) = (genesis().record, State::initial(vec![0.5; 3000], SyncMode::Rounds));

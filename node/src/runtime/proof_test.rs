@@ -51,7 +51,7 @@ struct Node {
 impl Node {
     fn with(spec: &RunSpec, id: u64, way: &[Link]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+        let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
         let store = Arc::new(Store::open(folder.path(), options).unwrap().store);
         store.bind_run(&wire::encode_spec(spec)).unwrap();
         let node = Self { _folder: folder, store, spec: Arc::new(spec.clone()), id: key(id).id() };

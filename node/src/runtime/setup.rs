@@ -2,10 +2,11 @@
 
 use super::beginning::{Beginning, engine, variants};
 use super::canonical::Canonical;
+use super::disk;
 use super::driver::{Driver, Parts, Settings};
 use super::hearing;
 use super::ledger::{self, Ledger, Naming, store_failure};
-use super::memory;
+use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
 use super::origin::Origin;
@@ -157,7 +158,9 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let device: DeviceChoice =
         node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let home = node.home_for(origin.name());
-    let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
+    let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
+    let alone = bootstrap.is_empty() && args.join.is_none();
+    let store = Arc::new(open_store(&home, node.store.max_bytes(), alone)?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
     let metrics = telemetry::serve_metrics(&node.metrics).map_err(telemetry_failure)?;
     let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
@@ -175,7 +178,6 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let model = model_config(&spec.model);
     let options = trainer_options(&spec.inner, node.threads);
-    let memory = memory::check(&model, &options, &spec.sync)?;
     let trainer = open_trainer(args, &device, &model, &options)?;
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
@@ -185,7 +187,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         home: home.display().to_string(),
         device: trainer.device().to_string(),
         parameters: model.parameters(),
-        memory_bytes: memory,
+        memory_bytes,
+        disk_bytes,
         metrics: metrics.map(|address| format!("http://{address}/metrics")),
     });
 
@@ -281,9 +284,33 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     .await
 }
 
+/// Checks that this machine has the memory and the disk that the run takes; returns the bytes of both.
+fn check_room(
+    args: &TrainArgs,
+    (node, home): (&NodeFile, &Path),
+    origin: &Origin,
+    device: &DeviceChoice,
+) -> Result<(u64, u64), Failure> {
+    let spec = match origin {
+        Origin::File(file) => text::check(file)?.0,
+        Origin::Ticket(_, spec) => RunSpec::clone(spec),
+    };
+    let trains = match device {
+        _ if args.null_trainer.is_some() => Trains::Nowhere,
+        DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
+        DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,
+    };
+    let (model, options) = (model_config(&spec.model), trainer_options(&spec.inner, node.threads));
+    let memory = MemoryNeed::of(&model, &options, &spec.sync, trains);
+    memory::check(&memory)?;
+    let disk = disk::check(&spec, node, home, trains != Trains::Nowhere)?;
+    Ok((memory.total(), disk))
+}
+
 /// Opens the store. A damaged chain is set aside and fetched anew, if there are peers to fetch it from.
-fn open_store(home: &Path, alone: bool) -> Result<Store, Failure> {
-    let Opened { store, damage } = Store::open(home, StoreOptions::default()).map_err(store_failure)?;
+fn open_store(home: &Path, max_bytes: u64, alone: bool) -> Result<Store, Failure> {
+    let options = StoreOptions { max_bytes, ..StoreOptions::default() };
+    let Opened { store, damage } = Store::open(home, options).map_err(store_failure)?;
     if let Some(damage) = damage.filter(|damage| damage.chain_lost()) {
         if alone {
             let advice = "start this node with --bootstrap or --join, so that it can fetch the state from its peers";
@@ -328,16 +355,16 @@ fn open_trainer(
     model: &ModelConfig,
     options: &TrainerOptions,
 ) -> Result<Box<dyn Trainer>, Failure> {
-    let trainer = starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))?;
-    Ok(match args.null_trainer {
-        Some(ms) => Box::new(NullTrainer::new(
-            trainer.device().clone(),
-            model.parameters() as usize,
-            model.seq_len,
-            Duration::from_millis(ms),
-        )),
-        None => trainer,
-    })
+    let open = |model: &ModelConfig| {
+        starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))
+    };
+    let Some(ms) = args.null_trainer else { return open(model) };
+    model.validate()?;
+    // The device alone is of interest, so it is opened with the smallest model: the run's may be too large to train.
+    let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);
+    let device = open(smallest.as_ref().unwrap_or(model))?.device().clone();
+    let step = Duration::from_millis(ms);
+    Ok(Box::new(NullTrainer::new(device, model.parameters() as usize, model.seq_len, step)))
 }
 
 /// The state on disk, or the run's initial parameters, which only a founder will keep.

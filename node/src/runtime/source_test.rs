@@ -6,7 +6,7 @@ use starling_store::{Pieces, StoreOptions, UPDATE_PIECE_BYTES};
 #[test]
 fn a_peer_has_each_piece_of_an_update_that_this_node_still_fetches() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
     let store = Arc::new(Store::open(dir.path(), options).expect("a folder of its own").store);
     let source = Source::new(store.clone(), Vec::new());
     let ask = |request: FetchRequest| match source.serve(&request) {

@@ -36,6 +36,8 @@ pub enum Event {
         device: String,
         parameters: u64,
         memory_bytes: u64,
+        /// Bytes that the node's folder comes to take at most.
+        disk_bytes: u64,
         /// Address of the Prometheus metrics; none if they are switched off.
         metrics: Option<String>,
     },

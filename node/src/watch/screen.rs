@@ -155,10 +155,13 @@ fn plain_line(event: &Event) -> Option<String> {
     let short = |id: &String| id.chars().take(8).collect::<String>();
     let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
     Some(match event {
-        Event::Started { run, home, device, parameters, memory_bytes, metrics, .. } => {
+        Event::Started { run, home, device, parameters, memory_bytes, disk_bytes, metrics, .. } => {
             let metrics = metrics.as_ref().map(|url| format!("; metrics at {url}")).unwrap_or_default();
-            let budget = bytes(*memory_bytes);
-            format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
+            let (memory, disk) = (bytes(*memory_bytes), bytes(*disk_bytes));
+            format!(
+                "run {run}: {parameters} parameters on {device}; memory budget {memory}; state in {home}, up to \
+                 {disk}{metrics}"
+            )
         }
         Event::Residuals { kept, lost, norm } => {
             format!("the residuals of {kept} of {} fragments are kept (norm {norm:.3e})", kept + lost)

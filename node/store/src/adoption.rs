@@ -27,6 +27,7 @@ impl Store {
         let missing = self.missing(manifest)?;
         self.require_room(missing.len())?;
         *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(Adoption::new(manifest, &missing));
+        self.make_room_to_adopt();
         Ok(missing)
     }
 

@@ -228,7 +228,9 @@ impl Blobs {
 
     /// Removes files that were taken out.
     pub fn discard(&self, files: &[PathBuf]) {
-        files.iter().for_each(|path| drop(self.remove(path)));
+        files.iter().for_each(|path| {
+            self.remove(path);
+        });
     }
 
     /// The paths of all files.

@@ -75,6 +75,8 @@ impl Store {
         if dropped.iter().any(|held| held.candidate.record.update != record.update) {
             self.prune_updates(&change);
         }
+        drop(change);
+        self.make_room_after(record);
         Ok(())
     }
 

@@ -72,6 +72,11 @@ pub enum StoreError {
         "the disk of {path} is full: {needed} bytes are needed and {free} are free; free some space, then start again"
     )]
     Full { path: PathBuf, needed: u64, free: u64 },
+    #[error(
+        "the data folder {path} may take {max} bytes (store.max_gib in the node file), and would take {needed}; give \
+         it more, or a lower snapshot_every"
+    )]
+    OverBound { path: PathBuf, needed: u64, max: u64 },
     #[error("damaged on disk: {0}")]
     Damaged(Damage),
     #[error("the data folder {path} belongs to another run ({here}, not {asked}); give this one its own with --data")]
@@ -134,7 +139,7 @@ impl StoreError {
         match self {
             Self::OtherRun { .. } => 3,
             Self::Damaged(_) => 4,
-            Self::Full { .. } => 5,
+            Self::Full { .. } | Self::OverBound { .. } => 5,
             Self::InUse { .. } => 6,
             _ => 1,
         }

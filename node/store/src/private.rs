@@ -42,6 +42,7 @@ impl Store {
         if bytes > BYTES_MAX {
             return Err(StoreError::TooLarge { what: "private state", bytes, limit: BYTES_MAX });
         }
+        self.make_room(bytes);
         space::require(&path, bytes, self.options.reserve_bytes)?;
         let file = AtomicFile::create(&self.folder.tmp(), &path)?;
         Ok(PrivateWriter { store: self, file: SealedWriter::begin(file, &KIND, bytes)? })

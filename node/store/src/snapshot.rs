@@ -63,7 +63,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
     /// [`StoreError::NotOnChain`] or [`StoreError::NotNext`] when the record is no longer on the chain; [`StoreError::GivenUp`] when the
-    /// state is not wanted any more, or there is a newer snapshot. The snapshots before are kept then, and nothing else.
+    /// state is not wanted any more, or there is a newer snapshot; [`StoreError::OverBound`] when one between two that are due does not
+    /// fit into the bound of the folder. The snapshots before are kept then, and nothing else.
     pub fn write_snapshot_of(
         &self,
         kind: SnapshotKind,
@@ -76,6 +77,11 @@ impl Store {
         let seq = record.seq;
         if self.tip().snapshots.keys().next_back().is_some_and(|newest| *newest > seq) {
             return Err(StoreError::GivenUp { seq });
+        }
+        let bytes = state.elements().saturating_mul(4 * u64::from(state.vectors()));
+        match kind {
+            SnapshotKind::Due => self.make_room_for_snapshot(bytes),
+            SnapshotKind::Between => self.require_bound(bytes)?,
         }
         let manifest = Arc::new(self.write_state(record, schema, state)?);
         let mut change = self.begin().inspect_err(|_| self.prune_chunks())?;

@@ -23,6 +23,28 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Bytes that the files in the folder at `path` take, which need not exist yet, and bytes that this user may still
+/// write beside them.
+///
+/// # Errors
+/// [`StoreError::Io`] when the file system does not tell its free space.
+pub fn folder_and_free(path: &Path) -> Result<(u64, u64), StoreError> {
+    let free = free_bytes(path).map_err(|e| StoreError::io("measure the free space of", path, 0, e))?;
+    Ok((folder_bytes(path, None), free))
+}
+
+/// Bytes of the files below `folder`, but for those below `except`. Files that come or go meanwhile may count or not,
+/// and a folder that cannot be read counts as empty.
+pub(crate) fn folder_bytes(folder: &Path, except: Option<&Path>) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let of_entry = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() && Some(entry.path().as_path()) != except => folder_bytes(&entry.path(), except),
+        Ok(found) if found.is_file() => found.len(),
+        _ => 0,
+    };
+    entries.flatten().map(of_entry).fold(0, u64::saturating_add)
+}
+
 /// A file that only takes up space, to be deleted when the disk is full.
 #[derive(Debug)]
 pub(crate) struct Ballast {
@@ -124,6 +146,20 @@ mod tests {
         let ballast = Ballast::new(dir.path().join("ballast"), 1 << 20);
         ballast.prepare(u64::MAX / 2);
         assert!(!dir.path().join("ballast").exists());
+    }
+
+    #[test]
+    fn a_folder_has_the_bytes_of_its_files_at_any_depth() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("node");
+        let (taken, free) = folder_and_free(&home).unwrap();
+        assert!(taken == 0 && free > 0, "it is not there yet");
+        fs::create_dir_all(home.join("chunks/ab")).unwrap();
+        fs::write(home.join("chunks/ab/one"), [0; 1000]).unwrap();
+        fs::write(home.join("two"), [0; 30]).unwrap();
+        std::os::unix::fs::symlink(home.join("chunks/ab/one"), home.join("three")).unwrap();
+        assert_eq!(folder_and_free(&home).unwrap().0, 1030);
+        assert_eq!(folder_bytes(&home, Some(&home.join("chunks"))), 30);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use starling_protocol::{Digest, state, update, wire};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
@@ -34,11 +34,13 @@ pub struct StoreOptions {
     pub ballast_bytes: u64,
     /// Bytes that snapshots and adoptions leave free for records and candidates, which matter more.
     pub reserve_bytes: u64,
+    /// Bytes that the folder may take: older snapshots and their updates go before it takes more. 0 = no bound.
+    pub max_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { ballast_bytes: 16 << 20, reserve_bytes: 32 << 20 }
+        Self { ballast_bytes: 16 << 20, reserve_bytes: 32 << 20, max_bytes: 0 }
     }
 }
 
@@ -83,6 +85,10 @@ pub struct Store {
     pub(crate) copied: Option<u64>,
     /// This process has made the folder's note.
     pub(crate) bound: AtomicBool,
+    /// The folder takes more than it may, and the log says so.
+    pub(crate) over: AtomicBool,
+    /// Updates from this record on are kept although the oldest snapshot is after them.
+    pub(crate) floor: AtomicU64,
     ballast: Ballast,
     _lock: File,
 }
@@ -128,6 +134,8 @@ impl Store {
             failed: OnceLock::new(),
             copied,
             bound: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            floor: AtomicU64::new(u64::MAX),
             ballast,
             options,
             folder,
@@ -256,12 +264,7 @@ impl Store {
     /// call frees the space. The caller holds `bulk`. Other changes of the chain wait until the updates have lost their names, and not
     /// for their removal.
     pub(crate) fn prune(&self, change: Change<'_>) {
-        let updates = self.live_updates(&change).and_then(|keep| self.updates.take_out(&keep));
-        drop(change);
-        match updates {
-            Ok(updates) => self.updates.discard(&updates),
-            Err(error) => tracing::warn!(%error, "could not remove old updates"),
-        }
+        self.prune_updates(change);
         self.prune_chunks();
     }
 
@@ -278,11 +281,13 @@ impl Store {
         }
     }
 
-    /// Keeps the updates after the oldest snapshot, those of candidates, and the staged one.
-    pub(crate) fn prune_updates(&self, change: &Change<'_>) {
-        let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
-        if let Err(error) = pruned {
-            tracing::warn!(%error, "could not remove old updates");
+    /// Keeps the updates after the oldest snapshot or from the floor on, those of candidates, and the staged one.
+    pub(crate) fn prune_updates(&self, change: Change<'_>) {
+        let updates = self.live_updates(&change).and_then(|keep| self.updates.take_out(&keep));
+        drop(change);
+        match updates {
+            Ok(updates) => self.updates.discard(&updates),
+            Err(error) => tracing::warn!(%error, "could not remove old updates"),
         }
     }
 
@@ -290,7 +295,8 @@ impl Store {
         let mut keep: HashSet<Digest> = change.tip.candidates.iter().map(|held| held.candidate.record.update).collect();
         keep.extend(*lock(&self.staged));
         let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
-        for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(after), usize::MAX)? {
+        let from = after.min(self.floor.load(Ordering::Relaxed));
+        for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(from), usize::MAX)? {
             let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
             keep.insert(wire::decode_record(&bytes).map_err(malformed)?.update);
         }

@@ -37,7 +37,7 @@ pub fn fragments(count: u32) -> Fragments {
 }
 
 pub fn open(folder: &Path) -> Arc<Store> {
-    Arc::new(Store::open(folder, StoreOptions { ballast_bytes: 0, reserve_bytes: 0 }).unwrap().store)
+    Arc::new(Store::open(folder, StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 }).unwrap().store)
 }
 
 pub fn delta(seq: u64) -> Vec<f32> {

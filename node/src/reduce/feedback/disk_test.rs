@@ -222,7 +222,7 @@ fn a_full_disk_keeps_what_it_has() {
     let (head, last, offer) = (node.head.record.clone(), mark(&node.of_turn()), node.delta[node.turn()].to_vec());
     let fragments = node.fragments;
     drop(node);
-    let full = StoreOptions { ballast_bytes: 0, reserve_bytes: u64::MAX / 4 };
+    let full = StoreOptions { ballast_bytes: 0, reserve_bytes: u64::MAX / 4, max_bytes: 0 };
     let store = Arc::new(Store::open(folder.path(), full).unwrap().store);
     let (all, _) = FragmentFeedback::restore(&store, &me(), head.seq, fragments);
     let feedback = all.of_round(head.round + 1);

@@ -15,7 +15,7 @@ fn founded(dir: &std::path::Path) -> (Ledger, Record) {
 }
 
 fn founded_by(node: NodeId, snapshot_every: u64, dir: &std::path::Path) -> (Ledger, Arc<Store>, Record) {
-    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
     let store = Arc::new(Store::open(dir, options).expect("a folder of its own").store);
     store.bind_run(&wire::encode_spec(&spec())).expect("a new store");
     let mut record = genesis().record;

@@ -385,6 +385,8 @@ impl Worker {
 
     fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
         let state = self.state.read();
+        // The checkpoint lies in the node's folder, too.
+        self.store.make_room(4 * state.state.vectors().count() as u64 * state.elements() as u64);
         let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         let source = CheckpointSource {
             record: &state.record,

@@ -35,7 +35,6 @@ impl Worker {
             let _ = asked.send(Duration::ZERO);
             return;
         }
-        metrics::counter!("starling_near_snapshots_total").increment(1);
         self.writer.begin(Order { kind: SnapshotKind::Between, is_second: false, asked: Some(asked) });
     }
 
@@ -46,7 +45,12 @@ impl Worker {
     pub(super) fn snapshot_written(&mut self) -> Result<(), Failure> {
         let Some(Written { order, took, result }) = self.writer.take() else { return Ok(()) };
         match result {
-            Ok(()) => tracing::debug!("a snapshot was written in {took:?}"),
+            Ok(()) => {
+                if order.kind == SnapshotKind::Between {
+                    metrics::counter!("starling_near_snapshots_total").increment(1);
+                }
+                tracing::debug!("a snapshot was written in {took:?}");
+            }
             // If the state of the head is wrong as well, it is read from disk. Then it is the head's turn.
             Err(StoreError::StateMismatch { seq, .. }) if !order.is_second => {
                 tracing::warn!("the snapshot of record {seq} was not written, because memory had changed");
@@ -56,6 +60,8 @@ impl Worker {
             }
             // The records and updates are safe, and earlier snapshots stay: the next one may find room.
             Err(e @ StoreError::Full { .. }) => tracing::warn!("no snapshot was written: {e}"),
+            // Newcomers take the snapshot before it.
+            Err(e @ StoreError::OverBound { .. }) => tracing::debug!("no snapshot was written for newcomers: {e}"),
             // The node has another state by now.
             Err(e @ (StoreError::GivenUp { .. } | StoreError::NotOnChain { .. } | StoreError::NotNext { .. })) => {
                 tracing::info!("no snapshot was written: {e}");

@@ -102,7 +102,7 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         bytes_max: 1 << 20,
     };
     let data = prepare(&corpus, &folder.path().join("cache"), &mut |_| ()).expect("a text");
-    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
+    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
     let store = Store::open(&folder.path().join("store"), options).expect("a folder of its own").store;
     let record = genesis().record;
     let state = State::initial(vec![0.0; ELEMENTS], SyncMode::Rounds);

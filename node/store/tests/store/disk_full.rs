@@ -105,7 +105,7 @@ fn bulk_is_refused_before_the_disk_is_full_and_goes_on_when_there_is_room() {
 fn the_ballast_lets_work_end_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount(32) else { return };
     let dir = disk.path().join("node");
-    let ballast = StoreOptions { ballast_bytes: 4 << 20, reserve_bytes: 1 << 20 };
+    let ballast = StoreOptions { ballast_bytes: 4 << 20, reserve_bytes: 1 << 20, max_bytes: 0 };
     let store = Store::open(&dir, ballast).unwrap().store;
     store.bind_run(&spec_bytes()).unwrap();
     let mut history = History::genesis(1000);

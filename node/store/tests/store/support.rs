@@ -23,7 +23,7 @@ pub fn spec_bytes() -> Vec<u8> {
 }
 
 pub fn options() -> StoreOptions {
-    StoreOptions { ballast_bytes: 64 << 10, reserve_bytes: 1 << 20 }
+    StoreOptions { ballast_bytes: 64 << 10, reserve_bytes: 1 << 20, max_bytes: 0 }
 }
 
 /// Opens a store that must be healthy.

@@ -1,0 +1,100 @@
+use super::*;
+use crate::config::node_file::NodeFile;
+
+/// What a reader of a file with this text says; the path is `FILE`.
+fn refusal<T>(load: fn(&Path) -> Result<T, Failure>, text: &str) -> String {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("file.toml");
+    std::fs::write(&path, text).expect("written");
+    let failure = load(&path).err().unwrap_or_else(|| panic!("it is taken: {text}"));
+    assert_eq!(failure.code, Code::Usage, "{text}");
+    failure.error.to_string().replace(&path.display().to_string(), "FILE")
+}
+
+#[test]
+fn a_wrong_run_file_is_answered_with_its_line_its_key_and_what_to_write() {
+    let whole = "give a whole number from 0 to 4294967295";
+    let rows = [
+        (
+            "[model]\npreset = \"1m\"\n",
+            "the key `name` is missing; write `name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 \
+             of a-z, 0-9 and -"
+                .to_owned(),
+        ),
+        ("name = 7\n", "line 1: name is the number 7: give a text in quotes".to_owned()),
+        ("name = \"a\"\n[inner]\nbatch = \"four\"\n", format!("line 3: inner.batch is the text \"four\": {whole}")),
+        ("name = \"a\"\n[inner]\nsteps = -3\n", format!("line 3: inner.steps is the number -3: {whole}")),
+        ("name = \"a\"\n\n[inner]\nlr = true\n", "line 4: inner.lr is true: give a number".to_owned()),
+        ("name = \"a\"\nmodel = \"1m\"\n", "line 2: model is the text \"1m\": give a table".to_owned()),
+        (
+            "name = \"a\"\n[data]\nsources = \"text.txt\"\n",
+            "line 3: data.sources is the text \"text.txt\": give a list in brackets".to_owned(),
+        ),
+        (
+            "name = \"a\"\n[sync]\ngossip = { steps = \"many\" }\n",
+            format!("line 3: sync.gossip.steps is the text \"many\": {whole}"),
+        ),
+        (
+            "name = \"a\"\nsync = 7\n",
+            "line 2: sync is the number 7: give a mode such as \"every-step\", or a table".to_owned(),
+        ),
+        (
+            "name = \"a\"\n[outer]\nlr = \"high\"\n",
+            "line 3: outer.lr: give one rate, such as 0.7, or a list of contributors and rates, such as [[1, 0.4], [2, \
+             0.6]]"
+                .to_owned(),
+        ),
+        (
+            "name = \"a\"\n[partition]\nminority = \"wayt\"\n",
+            "line 3: partition.minority = \"wayt\" is not known: did you mean \"wait\"?".to_owned(),
+        ),
+        (
+            "name = \"a\"\n[admission]\nmode = 1\n",
+            "line 3: admission.mode is no text: give a text in quotes".to_owned(),
+        ),
+        ("name = \"a\"\n[inner]\nstesp = 3\n", "unknown key `stesp` at line 3; did you mean `steps`?".to_owned()),
+    ];
+    for (text, message) in rows {
+        assert_eq!(refusal(RunFile::load, text), format!("FILE: {message}"), "{text}");
+    }
+    let twice = refusal(RunFile::load, "name = \"a\"\nname = \"b\"\n");
+    assert!(twice.starts_with("FILE: line 2: ") && twice.contains("duplicate key"), "{twice}");
+}
+
+#[test]
+fn a_wrong_node_file_is_answered_in_the_same_way() {
+    let rows = [
+        ("threads = \"all\"\n", "line 1: threads is the text \"all\": give a whole number of 0 or more"),
+        ("mdns = 1\n", "line 1: mdns is the number 1: give true or false"),
+        ("listen = \"/ip4/1/\"\n", "line 1: listen is the text \"/ip4/1/\": give a list in brackets"),
+        ("home = 3\n", "line 1: home is the number 3: give a text in quotes"),
+        ("[store]\nmax_gib = \"20\"\n", "line 2: store.max_gib is the text \"20\": give a number"),
+        ("[store]\nmax_gb = 20\n", "unknown key `max_gb` at line 2; did you mean `max_gib`?"),
+        ("store = 20\n", "line 1: store is the number 20: give a table"),
+        ("max_gib = 20\n", "unknown key `max_gib` at line 1; known here: "),
+    ];
+    for (text, message) in rows {
+        let said = refusal(NodeFile::load, text);
+        assert!(said.starts_with(&format!("FILE: {message}")), "{text}: {said}");
+    }
+}
+
+/// The specification has milliseconds, and nobody has written any.
+#[test]
+fn values_out_of_range_are_named_by_the_keys_of_the_file() {
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    let said = |tables: &str| {
+        let file: RunFile = toml::from_str(&format!("name = \"a\"\n{tables}")).expect("it parses");
+        file.spec(data(), 256).expect_err("out of range").error.to_string()
+    };
+    let both = said("[join]\npatience_s = 9999\nshare = 70\n[partition]\ngrace_s = 0\n");
+    for words in [
+        "join.patience_s = 9999: must be between 0 and 3600",
+        "join.share = 70: must be between 0 and 50",
+        "partition.grace_s = 0: must be between 1 and 86400",
+    ] {
+        assert!(both.contains(words), "`{words}` is missing in: {both}");
+    }
+    assert!(!both.contains("_ms"), "{both}");
+    assert!(said("[join]\npatience_s = 4294967295").contains("join.patience_s = 4294967295: give at most an hour"));
+}
