@@ -191,18 +191,20 @@ impl Newcomers {
             let expected = round.task.expected.binary_search(id).is_ok();
             !(expected && mutated!(Mutation::LeaveTheAdmitted))
                 && ctx.may_come(id, peer)
-                && head.is_some_and(|head| self.is_on_its_way(head, peer, round, ctx))
+                && head.is_some_and(|head| self.is_on_its_way(id, (head, peer), round, ctx))
         });
         newcomers.map(|(id, _)| *id).take(GUESTS_MAX).collect()
     }
 
     /// Whether a node fetches what the flock makes faster than it can, or is about to ask to be let in.
-    fn is_on_its_way(&self, head: &Head, peer: &Peer, round: &Round, ctx: &Ctx) -> bool {
+    fn is_on_its_way(&self, id: &NodeId, (head, peer): (&Head, &Peer), round: &Round, ctx: &Ctx) -> bool {
         match (head.phase, peer.said.fetches_since) {
             (Phase::CatchingUp, Some((since, from))) => {
                 let moved = peer.said.moved_at.max(since);
                 let (got, took) = (head.progress.saturating_sub(from), moved.since(since));
-                !ctx.newcomer_stands_still(moved) && !self.keeps_up(got, took, round, ctx)
+                // A member is late for this round, however fast it is.
+                let expected = round.task.expected.binary_search(id).is_ok();
+                !ctx.newcomer_stands_still(moved) && (expected || !self.keeps_up(got, took, round, ctx))
             }
             (Phase::Joining, _) if head.record == round.head.digest => {
                 let asked = peer.said.join.as_ref().is_some_and(|(_, at)| ctx.is_join_valid(*at));
