@@ -36,6 +36,7 @@ mod outputs;
 mod pieces;
 mod proof;
 mod reduction;
+mod replay;
 mod residuals;
 #[cfg(test)]
 pub(crate) mod sample_test;
