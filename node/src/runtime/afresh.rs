@@ -42,8 +42,8 @@ impl Task {
             adopted.await?;
             return Ok(base);
         }
-        // One update after the other comes beside the chunks, if there is memory for those that wait: three streams fetch
-        // chunks, and a source may give this node no more than four.
+        // One update after the other comes beside the chunks, if there is memory for those that wait: three streams
+        // fetch chunks, and a source may give this node no more than four.
         if self.ahead(&base, &chain) > UPDATES_WAITING {
             return self.replay_after(adopted, (base, chain), 1, progress).await;
         }

@@ -114,7 +114,7 @@ pub struct Task {
     pub elements: usize,
     /// This node's head at the start.
     pub head: Arc<Head>,
-    /// The streams that downloads of chunks and pieces share, so that they take no more than a node gives to a stranger.
+    /// The streams that downloads of chunks and pieces share, so that they take no more than a node gives a stranger.
     pub lanes: Lanes,
     /// Held while a source is asked for something beside these streams.
     pub asking: tokio::sync::Mutex<()>,
@@ -225,12 +225,7 @@ impl Task {
     }
 
     /// The records after `base` up to the target, of which the source has sent the first already, or none.
-    pub(super) async fn chain_of(
-        &self,
-        source: NodeId,
-        base: &Link,
-        records: Vec<u8>,
-    ) -> Result<Vec<Link>, NoChain> {
+    pub(super) async fn chain_of(&self, source: NodeId, base: &Link, records: Vec<u8>) -> Result<Vec<Link>, NoChain> {
         let Errand { lineage, seq, target, .. } = &self.errand;
         let at_hand = Mutex::new(Some(records).filter(|records| records.len() > NO_RECORDS.len()));
         let ask = |request, expected| {

@@ -1,7 +1,7 @@
 //! Fetching an update in pieces, from all sources and fellows at once.
 //!
-//! The next update is begun where the one before has no pieces left to ask for ([`Task::lanes`]), so that a far node does not
-//! pause between two.
+//! The next update is begun where the one before has no pieces left to ask for ([`Task::lanes`]), so that a far node
+//! does not pause between two.
 //!
 //! Each piece is checked as it comes ([`Pieces`]), and served to fellows from then on. So the line of a lone founder
 //! need not carry an update to each newcomer.

@@ -1,8 +1,8 @@
 //! Fetches the updates of a chain and has the ledger replay them.
 //!
-//! Each update costs a round trip if they are asked for one after another: a node whose round trip is longer than a round
-//! would never arrive. So small ones are asked for in runs, several runs are on their way at a time, and large ones are
-//! fetched in pieces ([`super::pieces`]), of which the next one's follow the last of the former.
+//! Each update costs a round trip if they are asked for one after another: a node whose round trip is longer than a
+//! round would never arrive. So small ones are asked for in runs, several runs are on their way at a time, and large ones
+//! are fetched in pieces ([`super::pieces`]), of which the next one's follow the last of the former.
 
 use super::catch_up::{Failed, Fetched, Progress, Task, beside};
 use super::chain::Link;
@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
-/// Runs of updates that are fetched at a time before the one that is replayed, and the memory that their largest may take.
+/// Runs of updates that are fetched at a time before the one that is replayed, and the memory that so many of the largest
+/// updates may take.
 const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
 const AHEAD_BYTES: usize = 128 << 20;
 
@@ -40,9 +41,8 @@ impl Task {
         self.replay_after(ready(Ok(())), (base, chain), AHEAD_MAX, progress).await
     }
 
-    /// The same for a state that is that of `base` once `prepared` is over: updates are fetched meanwhile, at most so many
-    /// runs of them at a time. If they were fetched one at a time, each would take a round trip: a distant node whose round
-    /// trip exceeds a round would never arrive.
+    /// The same for a state that is that of `base` once `prepared` is over: updates are fetched meanwhile, at most
+    /// `ahead_max` runs of them at a time.
     pub(super) async fn replay_after(
         &self,
         prepared: impl Future<Output = Result<(), Failed>>,
@@ -112,8 +112,8 @@ impl Task {
         Ok(())
     }
 
-    /// The updates of a run of records: at once if they are several, and one after another if that fails. Where one does
-    /// not come, those before it, and why.
+    /// The updates of a run of records: at once if they are several, and one after another if that fails. Where one
+    /// does not come, those before it, and why.
     async fn updates_of(&self, run: Vec<Wanted>, progress: Progress<'_>) -> (Vec<Came>, Option<Failed>) {
         let changing: Vec<&Record> =
             run.iter().map(|(link, _)| &link.record).filter(|record| record.changes_state()).collect();

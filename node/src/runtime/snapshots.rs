@@ -1,5 +1,5 @@
-//! Asking sources for their newest snapshot, with the path to it and the records after it. A member whose newest one is old
-//! writes another first, and says meanwhile that it is busy.
+//! Asking sources for their newest snapshot, with the path to it and the records after it. A member whose newest one is
+//! old writes another first, and says meanwhile that it is busy.
 
 use super::sources::Begun;
 use crate::net::NetHandle;
@@ -16,8 +16,8 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 const PREPARED: usize = 3;
 const PREPARED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Has the first of these sources write a snapshot of their head, if their newest is old. Asked one after another they would
-/// have different ones, and each chunk could be had from a single source.
+/// Has the first of these sources write a snapshot of their head, if their newest is old. Asked one after another they
+/// would have different ones, and each chunk could be had from a single source.
 pub async fn prepare(net: &NetHandle, sources: &[NodeId], request: &FetchRequest) {
     let ask = |source: &NodeId| {
         let source = *source;
@@ -32,12 +32,7 @@ pub async fn prepare(net: &NetHandle, sources: &[NodeId], request: &FetchRequest
 }
 
 /// The start that a source has, once it is not busy any more.
-pub async fn of(
-    net: &NetHandle,
-    source: NodeId,
-    request: &FetchRequest,
-    begun: Begun,
-) -> Result<Vec<u8>, FetchError> {
+pub async fn of(net: &NetHandle, source: NodeId, request: &FetchRequest, begun: Begun) -> Result<Vec<u8>, FetchError> {
     let (until, mut begun) = (Instant::now() + BUSY_MAX, Some(begun));
     loop {
         let begins = || begun.take().into_iter().for_each(Begun::tell);

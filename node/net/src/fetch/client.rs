@@ -2,8 +2,7 @@
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,
-    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, START_BYTES_MAX, UPDATE_PIECE_BYTES,
-    decode_answer,
+    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, START_BYTES_MAX, UPDATE_PIECE_BYTES, decode_answer,
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{

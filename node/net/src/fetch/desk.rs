@@ -29,7 +29,8 @@ const BREAKS_MAX: usize = 3;
 /// Streams that fetch the same item at once. One more may for each time that it has been under way twice as long as this.
 const COPIES_MAX: u8 = 2;
 const LONG: Duration = Duration::from_secs(10);
-/// While another download waits for a stream, that stream fetches copies only of items that have been under way for so long.
+/// While another download waits for a stream, that stream fetches copies only of items that have been under way for so
+/// long.
 const COPIED_FIRST: Duration = Duration::from_secs(2);
 
 /// One bit for each source.

@@ -9,8 +9,8 @@
 //! Peers that download the same items at the same time, the fellows of a [`Swarm`], are asked for the items that they have by now.
 //! A fellow that stalls is left alone after 4 s.
 //!
-//! Downloads that share [`Lanes`] have together no more streams to a source than one has alone. A stream for which there is
-//! nothing to do makes room for the next download's.
+//! Downloads that share [`Lanes`] have together no more streams to a source than one has alone. A stream for which there
+//! is nothing to do makes room for the next download's.
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::desk::{Desk, DownloadError, DownloadReport, IsStranger, Item, Next, SOURCES_MAX};

@@ -203,18 +203,15 @@ impl Held {
 async fn the_next_download_begins_while_the_last_items_of_the_first_are_on_their_way() {
     let (first, second) = (0..STREAMS_PER_SOURCE + 1, STREAMS_PER_SOURCE + 1..STREAMS_PER_SOURCE + 3);
     let count = || Arc::new(AtomicUsize::new(0));
-    let source =
-        Held { asked: Arc::default(), let_go: Arc::new(Semaphore::new(0)), streams: count(), most: count() };
-    let open: OpenFetch = Arc::new({
-        let source = source.clone();
-        move |_| {
-            let source = source.clone();
-            Box::pin(async move {
-                let (near, far) = tokio::io::duplex(64 << 10);
-                tokio::spawn(source.answer(far));
-                Ok(BulkStream::new(near))
-            })
-        }
+    let source = Held { asked: Arc::default(), let_go: Arc::new(Semaphore::new(0)), streams: count(), most: count() };
+    let opened = source.clone();
+    let open: OpenFetch = Arc::new(move |_| {
+        let source = opened.clone();
+        Box::pin(async move {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            tokio::spawn(source.answer(far));
+            Ok(BulkStream::new(near))
+        })
     });
     let check: Check = Arc::new(|item, bytes| bytes == content(item.index));
     let downloader = Downloader::new(open, check, Arc::new(|_| false)).within(Lanes::default());

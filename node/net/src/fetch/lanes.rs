@@ -1,5 +1,5 @@
-//! Places for streams that several downloads at the same time share, so that together they have no more streams to a source
-//! than one of them alone. Where the first has nothing more to ask for, the next one begins.
+//! Places for streams that several downloads at the same time share, so that together they have no more streams to a
+//! source than one of them alone. Where the first has nothing more to ask for, the next one begins.
 
 use starling_protocol::NodeId;
 use std::collections::BTreeMap;

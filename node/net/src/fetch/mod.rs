@@ -1,6 +1,8 @@
 //! Fetching by hash or number: the layout, the asking and the serving side, and downloads from many peers at once.
 
 mod answer;
+#[cfg(test)]
+mod asking_test;
 mod client;
 mod desk;
 mod downloader;

@@ -229,8 +229,8 @@ impl FetchServer {
         wait <= self.patience.budget
     }
 
-    /// Waits a moment for a stranger to be admitted, if the answer depends on it: its Join may be on its way. It holds up
-    /// the stranger's own stream only.
+    /// Waits a moment for a stranger to be admitted, if the answer depends on it: its Join may be on its way. It holds
+    /// up the stranger's own stream only.
     async fn admitted(&self, request: &FetchRequest, peer: &NodeId) {
         if !self.source.minds_strangers(request) {
             return;
