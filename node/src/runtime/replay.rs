@@ -59,7 +59,6 @@ impl Task {
         let runs = together(chain.into_iter().zip(codecs), bytes_of);
         let (sender, mut fetched) = mpsc::channel(1);
         let fetching = async {
-            let sender = sender;
             let mut updates = stream::iter(runs).map(|run| self.updates_of(run, progress)).buffered(ahead);
             while let Some((came, failed)) = updates.next().await {
                 for next in came.into_iter().map(Ok).chain(failed.map(Err)) {
@@ -68,6 +67,8 @@ impl Task {
                     }
                 }
             }
+            // The receiver learns that this was all.
+            drop(sender);
         };
         // The state must not move unnoticed, so no failure of a fetch ends this before its turn has come.
         let replaying = async {

@@ -77,11 +77,11 @@ impl Source {
         };
         let bytes = match request {
             FetchRequest::StateChunk(digest) => {
-                let chunk = file(self.store.open_state_chunk(digest))?;
-                if may_enter {
-                    self.near.fetched(Instant::now());
-                }
-                return Ok(chunk);
+                return file(self.store.open_state_chunk(digest)).inspect(|_| {
+                    if may_enter {
+                        self.near.fetched(Instant::now());
+                    }
+                });
             }
             FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
