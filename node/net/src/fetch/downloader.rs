@@ -174,7 +174,7 @@ impl Worker {
         loop {
             // The future is registered before the look, so that a change in between is not missed.
             let changed = self.shared.changed.notified();
-            if !self.has_place(&mut place).await {
+            if !self.has_place(&mut stream, &mut place).await {
                 drop(timeout(LOOK_AGAIN, changed).await);
                 continue;
             }
@@ -222,22 +222,24 @@ impl Worker {
     }
 
     /// Whether this stream has a place, after it has waited for one. It does not wait while there is nothing to do.
-    async fn has_place(&self, place: &mut Option<Place>) -> bool {
+    async fn has_place(&self, stream: &mut Option<BulkStream>, place: &mut Option<Place>) -> bool {
         let Some(lane) = &self.lane else { return true };
         if place.is_none() && self.shared.desk().has_need(self.number) {
             *place = lane.place().await;
+            *stream = lane.take_over();
         }
         self.shared.desk().want(self.number, lane.is_wanted());
         place.is_some()
     }
 
-    /// Ends the stream if another download waits for its place.
+    /// Gives the place up if another download waits for it, and leaves the stream to that one.
     fn make_room(&self, stream: &mut Option<BulkStream>, place: &mut Option<Place>) {
-        if self.lane.as_ref().is_some_and(|lane| lane.is_wanted()) {
-            // The stream ends first: the place is for another one.
-            drop(stream.take());
-            drop(place.take());
+        let Some(lane) = self.lane.as_ref().filter(|lane| lane.is_wanted()) else { return };
+        // The stream is there before the place: who gets this looks for it at once.
+        if let Some(stream) = stream.take() {
+            lane.leave(stream);
         }
+        drop(place.take());
     }
 
     /// Asks a fellow which items it has. One that takes no part, or cannot be asked, is left alone for a while.

@@ -1,11 +1,18 @@
 //! Places for streams that several downloads at the same time share, so that together they have no more streams to a
-//! source than one of them alone. Where the first has nothing more to ask for, the next one begins.
+//! source than one of them alone. Where the first has nothing more to ask for, the next one begins, on the stream that is
+//! open already: the window of a new one holds less than a piece and its head, so that the first piece on it takes two
+//! round trips.
 
+use crate::BulkStream;
 use starling_protocol::NodeId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A stream that was left is of use for so long: less than the time that its source waits for the next request.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// The places of some downloads; cheap to clone. There is a lane for each source and fellow that one of them has had.
 #[derive(Clone, Default)]
@@ -15,6 +22,8 @@ pub struct Lanes(Arc<Mutex<BTreeMap<NodeId, Arc<Lane>>>>);
 pub(super) struct Lane {
     places: Arc<Semaphore>,
     waiting: AtomicUsize,
+    /// Streams on which no request is under way, whose places were given up: at most one for each place.
+    left: Mutex<Vec<(BulkStream, Instant)>>,
 }
 
 /// A place, until it is dropped.
@@ -34,8 +43,12 @@ impl Lanes {
     pub(super) fn to(&self, source: NodeId, places: usize) -> Arc<Lane> {
         // No statement leaves the map half-changed, so a poisoned lock is still good.
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Lane { places: Arc::new(Semaphore::new(places)), waiting: AtomicUsize::new(0) });
-        Arc::clone(lanes.entry(source).or_insert_with(new))
+        let new = || Lane {
+            places: Arc::new(Semaphore::new(places)),
+            waiting: AtomicUsize::new(0),
+            left: Mutex::new(Vec::new()),
+        };
+        Arc::clone(lanes.entry(source).or_insert_with(|| Arc::new(new())))
     }
 }
 
@@ -54,6 +67,23 @@ impl Lane {
     /// Whether another stream waits for a place.
     pub fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves an open stream, on which no request is under way, to the next who gets a place.
+    pub fn leave(&self, stream: BulkStream) {
+        self.left().push((stream, Instant::now()));
+    }
+
+    /// A stream that was left, for one who has just got a place.
+    pub fn take_over(&self) -> Option<BulkStream> {
+        let mut left = self.left();
+        left.retain(|(_, since)| since.elapsed() < FRESH);
+        left.pop().map(|(stream, _)| stream)
+    }
+
+    /// No statement leaves the list half-changed, so a poisoned lock is still good.
+    fn left(&self) -> MutexGuard<'_, Vec<(BulkStream, Instant)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,5 +118,17 @@ mod tests {
         assert!(second.await.is_err() && !lane.is_wanted());
         drop(place);
         assert!(lane.place().await.is_some(), "the place is free again");
+    }
+
+    #[test]
+    fn a_stream_is_taken_over_once_while_its_source_still_waits_for_a_request() {
+        let lane = Lanes::default().to(NodeId([1; 32]), 2);
+        assert!(lane.take_over().is_none());
+        let stream = || BulkStream::new(tokio::io::duplex(1).0);
+        lane.leave(stream());
+        assert!(lane.take_over().is_some() && lane.take_over().is_none());
+        lane.leave(stream());
+        lane.left()[0].1 -= FRESH;
+        assert!(lane.take_over().is_none() && lane.left().is_empty());
     }
 }
