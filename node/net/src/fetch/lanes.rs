@@ -1,7 +1,7 @@
 //! Places for streams that several downloads at the same time share, so that together they have no more streams to a
-//! source than one of them alone. Where the first has nothing more to ask for, the next one begins, on the stream that is
-//! open already: the window of a new one holds less than a piece and its head, so that the first piece on it takes two
-//! round trips.
+//! source than one of them alone. Where the first has nothing more to ask for, the next one begins, on the stream that
+//! is open already: the window of a new one holds less than a piece and its head, so that the first piece on it takes
+//! two round trips.
 
 use crate::BulkStream;
 use starling_protocol::NodeId;
