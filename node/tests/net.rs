@@ -81,6 +81,9 @@ async fn things_are_fetched_from_one_and_from_many() {
     assert!(b.net.fetch(a.id(), update.clone(), exact).await.unwrap() == vec![7; BYTES]);
     let short = b.net.fetch(a.id(), update.clone(), Expect::Exactly(1)).await.unwrap_err();
     assert!(matches!(short, FetchError::Length { .. }), "{short}");
+    let two = [(update.clone(), exact), (FetchRequest::Update { seq: 2 }, exact)];
+    let came = b.net.fetch_updates(a.id(), &two, || (), |_| ()).await.unwrap();
+    assert!(came == vec![vec![7; BYTES]; 2]);
     let nothing = b.net.fetch(a.id(), FetchRequest::Spec, Expect::AtMost(1)).await.unwrap_err();
     assert!(matches!(nothing, FetchError::Refused(FetchRefusal::NotFound)), "{nothing}");
 
@@ -103,7 +106,7 @@ async fn things_are_fetched_from_one_and_from_many() {
     assert!(report.liars.iter().all(|id| *id == ids[2]));
     assert_eq!(report.bytes.values().sum::<u64>(), 12 * BYTES as u64);
     // An update of one peer is counted by itself, and refusals are not; a report is counted when it is added.
-    let alone = Fetched { state: 0, updates: BYTES as u64 };
+    let alone = Fetched { state: 0, updates: 3 * BYTES as u64 };
     assert_eq!(b.net.fetched().take(), [(ids[0], alone)]);
     c.net.fetched().state(&report);
     let counted = c.net.fetched().take().into_iter().map(|(peer, bytes)| (peer, bytes.state));

@@ -8,7 +8,7 @@ use starling_bootstrap::identity::{self, Identity};
 use starling_kernels::initial_parameters;
 use starling_node::config::run_file::model_config;
 use starling_node::net::fetch::{
-    Answer, Expect, FetchRefusal, FetchRequest, FetchSource, Link, decode_records, encode_records, encode_snapshots,
+    Answer, Expect, FetchRefusal, FetchRequest, FetchSource, Link, Start, decode_records, encode_records, encode_start,
 };
 use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::engine::succession;
@@ -58,11 +58,12 @@ impl FetchSource for Shared {
             FetchRequest::Records { from_seq, .. } => {
                 links(&bait.records[bait.records.len().min(*from_seq as usize)..])
             }
-            FetchRequest::SnapshotManifests => {
+            FetchRequest::Start { .. } => {
                 let (seq, state, schema) = bait.snapshot.as_ref().ok_or(FetchRefusal::NotFound)?;
                 let manifest = state.manifest(*schema).map_err(|_| FetchRefusal::Internal)?;
-                let manifests = encode_snapshots(&[(*seq, manifest.encode())]);
-                manifests.map(Answer::from).map_err(|_| FetchRefusal::Internal)
+                let path = encode_records(&bait.path).map_err(|_| FetchRefusal::Internal)?;
+                let start = Start { seq: *seq, manifest: manifest.encode(), path, records: vec![0; 2] };
+                encode_start(&start).map(Answer::from).map_err(|_| FetchRefusal::Internal)
             }
             _ => Err(FetchRefusal::NotFound),
         }
@@ -164,8 +165,8 @@ impl Stranger {
     /// Checks that no node asked for anything that leads to the stranger's state.
     fn was_not_followed(&self) {
         let state = |request: &FetchRequest| {
-            use FetchRequest::{Records, SnapshotManifests, StateChunk, Update};
-            matches!(request, SnapshotManifests | StateChunk(_) | Records { .. } | Update { .. })
+            use FetchRequest::{Records, Start, StateChunk, Update};
+            matches!(request, Start { .. } | StateChunk(_) | Records { .. } | Update { .. })
         };
         let asked = &self.bait.lock().asked;
         assert!(!asked.iter().any(state), "{asked:?}");

@@ -178,6 +178,25 @@ impl NetHandle {
         Ok(bytes)
     }
 
+    /// Fetches several updates from one peer over one stream, in one round trip ([`fetch::request_all`]). `begun` is
+    /// called when the first answer begins, and `came` with the bytes of each piece.
+    ///
+    /// # Errors
+    /// As [`NetHandle::fetch`]; all or nothing.
+    pub async fn fetch_updates(
+        &self,
+        peer: NodeId,
+        requests: &[(FetchRequest, Expect)],
+        begun: impl FnOnce(),
+        came: impl Fn(usize),
+    ) -> Result<Vec<Vec<u8>>, FetchError> {
+        let mut stream = self.open_fetch(peer).await?;
+        let patience = Patience::with(self.standing.rank(&peer));
+        let updates = fetch::request_all(&mut stream, requests, patience, begun, came).await?;
+        updates.iter().for_each(|update| self.fetched.update(&peer, update.len() as u64));
+        Ok(updates)
+    }
+
     /// The bytes that peers have sent to a catch-up. Updates that were fetched from one peer are in it; the report of a
     /// download is for the caller to add.
     pub fn fetched(&self) -> &FetchTally {

@@ -1,20 +1,24 @@
 //! Catching up afresh: a snapshot on the path to the target, proven by the records after it, replaces this node's
 //! state.
 
-use super::catch_up::{Errand, Failed, Progress, Task, blocking};
+use super::catch_up::{Errand, Failed, Progress, Task, beside, blocking};
 use super::chain::{Link, NoChain};
 use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use super::sources::Begun;
 use super::{snapshots, swarm};
-use crate::net::fetch::{Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use crate::net::fetch::{FetchRequest, Item, Start, decode_start};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId};
+use std::future::ready;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 /// Fetched chunks that may wait to be written.
 const CHUNKS_WAITING: usize = 8;
+
+/// Updates that may wait for the state: one that is asked for, one that is here, and one that is first in line.
+const UPDATES_WAITING: usize = 2;
 
 /// A snapshot on the path to the target.
 struct Offer {
@@ -32,8 +36,19 @@ impl Task {
             None => self.prove().await?,
         };
         let Offer { way, manifest, chain } = self.offer(&proof).await?;
-        let base = self.adopt(way, manifest, progress).await?;
-        if chain.is_empty() { Ok(base) } else { self.replay(chain, progress).await }
+        let base = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
+        let adopted = self.adopt(way, manifest, progress);
+        if chain.is_empty() {
+            adopted.await?;
+            return Ok(base);
+        }
+        // One update after the other comes beside the chunks, if there is memory for those that wait: three streams
+        // fetch chunks, and a source may give this node no more than four.
+        if self.ahead(&base, &chain) > UPDATES_WAITING {
+            return self.replay_after(adopted, (base, chain), 1, progress).await;
+        }
+        adopted.await?;
+        self.replay(base, chain, progress).await
     }
 
     /// Proves the path to the target again: it was proven before, and that proof is not at hand any more.
@@ -75,41 +90,37 @@ impl Task {
 
     /// The newest snapshot on the target's chain that a source offers.
     async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
-        snapshots::prepare(&self.net, &self.errand.sources).await;
-        let ask = |source, begun| self.offer_of(source, proof, begun);
+        let request = FetchRequest::Start { to: self.errand.seq, known: proof.places(u64::MAX).into() };
+        let ask = |source, begun| self.offer_of(source, proof, &request, begun);
         let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
-        self.sources.first(ask).await.map_err(|why| Failed::because(none(why)))
+        let others = self.errand.sources.get(1..).unwrap_or_default();
+        let offered = beside(self.sources.first(ask), snapshots::prepare(&self.net, others, &request));
+        offered.await.map_err(|why| Failed::because(none(why)))
     }
 
-    async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>, begun: Begun) -> Result<Offer, String> {
-        let answer = snapshots::of(&self.net, source, begun).await.map_err(|e| e.to_string())?;
-        let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
-        snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
-        let mut why = "it has none".to_string();
-        for (seq, manifest) in snapshots.into_iter().filter(|(_, m)| m.len() <= SNAPSHOT_BYTES_MAX) {
-            match self.snapshot(source, proof, (seq, &manifest)).await {
-                Ok(offer) => return Ok(offer),
-                Err(reason) => why = reason,
-            }
-        }
-        Err(why)
-    }
-
-    /// Checks that the manifest is that of the record at `seq`, and that this record is on the target's chain.
-    async fn snapshot(
+    async fn offer_of(
         &self,
         source: NodeId,
         proof: &Arc<Proof>,
-        (seq, manifest): (u64, &[u8]),
+        request: &FetchRequest,
+        begun: Begun,
     ) -> Result<Offer, String> {
-        let manifest = Manifest::decode(manifest).map_err(|e| e.to_string())?;
+        let answer = snapshots::of(&self.net, source, request, begun).await.map_err(|e| e.to_string())?;
+        let start = decode_start(&answer).map_err(|e| e.to_string())?;
+        self.snapshot(source, proof, start).await
+    }
+
+    /// Checks that the manifest is that of the record at `seq`, and that this record is on the target's chain.
+    async fn snapshot(&self, source: NodeId, proof: &Arc<Proof>, start: Start) -> Result<Offer, String> {
+        let Start { seq, manifest, path, records } = start;
+        let manifest = Manifest::decode(&manifest).map_err(|e| e.to_string())?;
         let vectors = self.spec.sync.mode.vectors();
         if manifest.schema != self.head.schema
             || (manifest.elements, manifest.vectors) != (self.elements as u64, vectors)
         {
             return Err("its snapshot is of another model".into());
         }
-        let way = self.way_to(source, proof, seq).await?;
+        let way = self.way_to(source, proof, (seq, path)).await?;
         let link = way.last().ok_or("there is no way to its snapshot")?;
         if state::root(&manifest) != link.record.state_root {
             return Err("its snapshot is not of its record".into());
@@ -118,20 +129,25 @@ impl Task {
         if seq > self.errand.seq {
             return Ok(Offer { way, manifest, chain: Vec::new() });
         }
-        match self.chain_of(source, link).await {
+        match self.chain_of(source, link, records).await {
             Ok(chain) => Ok(Offer { way, manifest, chain }),
             Err(NoChain::Diverged) => Err("its snapshot does not lead to the head".into()),
             Err(no) => Err(no.to_string()),
         }
     }
 
-    /// The path to the record of this number: from the target's proof, or as the source continues it.
-    async fn way_to(&self, source: NodeId, proof: &Arc<Proof>, seq: u64) -> Result<Vec<Link>, String> {
+    /// The path to the record of this number: from the target's proof, or as the source has continued it.
+    async fn way_to(
+        &self,
+        source: NodeId,
+        proof: &Arc<Proof>,
+        (seq, path): (u64, Vec<u8>),
+    ) -> Result<Vec<Link>, String> {
         if let Some(way) = proof.way_to(seq) {
             return Ok(way.to_vec());
         }
-        let ask = |request, expected| self.ask(source, request, expected);
-        let extended = self.asked(source, seq).extend(proof, ask).await;
+        // The source has answered already.
+        let extended = self.asked(source, seq).extend(proof, |_, _| ready(Ok(path.clone()))).await;
         let (way, ancestry) = extended.map_err(|unproven| self.unproven(source, unproven))?;
         let Errand { seq: target_seq, target, lineage, .. } = self.errand;
         let through = way.iter().any(|link| link.digest == target) && ancestry.lineage() == Some(lineage);
@@ -142,7 +158,7 @@ impl Task {
     }
 
     /// Fetches a snapshot's chunks from all sources and fellows at once, and makes the snapshot this node's head.
-    async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
+    async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<(), Failed> {
         let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
         let manifest = Arc::new(manifest);
         let items = {
@@ -152,7 +168,8 @@ impl Task {
         let checked = manifest.clone();
         let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
         let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
-        let downloader = self.net.downloader(check).beside(swarm::of(&manifest, self.fellows.clone()));
+        let swarm = swarm::of(&manifest, self.fellows.clone());
+        let downloader = self.net.downloader(check).beside(swarm).within(self.lanes.clone());
         let download = async {
             let report = downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because)?;
             swarm::count(&report);
@@ -184,7 +201,7 @@ impl Task {
         reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
         self.reach(&link);
         self.way().passed.clear();
-        Ok(link)
+        Ok(())
     }
 
     /// Keeps what was learned in the lineage held here, which is about to be replaced, if the target is of another one.

@@ -10,7 +10,7 @@ use super::sources::Sources;
 use super::{candidate, catch_up, shards};
 use crate::exit::Failure;
 use crate::net::Fetched;
-use crate::net::fetch::Expect;
+use crate::net::fetch::{Expect, Lanes};
 use crate::reduce::{ReduceError, ReduceJob, Report};
 use crate::watch::event::{Event, FetchedFrom};
 use starling_protocol::engine::CLAIMS_MAX;
@@ -157,7 +157,8 @@ impl Driver {
             head: self.state.head(),
             feedback: self.residuals.shared(),
             bytes: AtomicU64::new(0),
-            piecewise: tokio::sync::Mutex::default(),
+            lanes: Lanes::default(),
+            asking: tokio::sync::Mutex::default(),
             way: Mutex::default(),
             left: Mutex::new(None),
         };

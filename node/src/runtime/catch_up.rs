@@ -13,27 +13,23 @@ use super::divergence;
 use super::head::Head;
 use super::ledger::Job;
 use super::proof::Proof;
-use super::sources::{Begun, Sources};
+use super::sources::Sources;
 use crate::net::NetHandle;
-use crate::net::fetch::{Expect, FetchError, FetchRequest, STREAMS_PER_SOURCE};
+use crate::net::fetch::{Expect, FetchError, FetchRequest, Lanes};
 use crate::reduce::{FragmentFeedback, Passed};
-use futures::{StreamExt, stream};
+use futures::future::{Either, select};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::certificate::Split;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
-use starling_protocol::run::{Codec, RunSpec};
-use starling_protocol::{Digest, NodeId, update};
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, NodeId};
 use starling_store::{Arriving, Store};
-use std::iter;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::{mpsc, oneshot, watch};
-
-/// Updates that are fetched before the one that is replayed, and the memory that they may take.
-const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
-const AHEAD_BYTES: usize = 128 << 20;
+use tokio::sync::{mpsc, watch};
 
 /// Bytes after which others are told again that this node makes progress.
 const TOLD_EACH: u64 = 256 << 10;
@@ -93,7 +89,7 @@ pub struct Failed {
     /// The sources' chain differs from this node's within one lineage, and this is the proof.
     pub split: Option<Box<Split>>,
     /// The sources have dropped an update on the way, so only a snapshot helps.
-    pruned: bool,
+    pub pruned: bool,
 }
 
 impl Failed {
@@ -118,8 +114,10 @@ pub struct Task {
     pub elements: usize,
     /// This node's head at the start.
     pub head: Arc<Head>,
-    /// Held while an update is fetched in pieces: one at a time takes the streams that a node gives to a stranger.
-    pub piecewise: tokio::sync::Mutex<()>,
+    /// The streams that downloads of chunks and pieces share, so that they take no more than a node gives a stranger.
+    pub lanes: Lanes,
+    /// Held while a source is asked for something beside these streams.
+    pub asking: tokio::sync::Mutex<()>,
     /// Bytes received so far.
     pub bytes: AtomicU64,
     /// The movement of the state so far.
@@ -132,14 +130,14 @@ pub struct Task {
 
 /// An update that was fetched.
 pub struct Fetched {
-    bytes: Arc<Vec<u8>>,
+    pub bytes: Arc<Vec<u8>>,
     /// The pieces, which peers are served as long as this lives.
     _serves: Option<Arc<Arriving>>,
 }
 
 impl Fetched {
     /// An update that came whole; peers are served it once it is on the disk.
-    fn whole(bytes: Vec<u8>) -> Self {
+    pub fn whole(bytes: Vec<u8>) -> Self {
         Self { bytes: Arc::new(bytes), _serves: None }
     }
 
@@ -180,13 +178,13 @@ impl Task {
         let held = self.held();
         if let Some(chain) = self.proof.as_ref().and_then(|proof| proof.children_of(&held.digest)) {
             // The path was checked when it arrived, and no source needs to be asked.
-            return self.replay_or_afresh(chain.to_vec(), progress).await;
+            return self.replay_or_afresh(held, chain.to_vec(), progress).await;
         }
         let mut why = "no peer to fetch from".to_string();
         let (mut diverged, mut gone) = (0, false);
         for source in &self.errand.sources {
-            match self.chain_of(*source, &held).await {
-                Ok(chain) => return self.replay_or_afresh(chain, progress).await,
+            match self.chain_of(*source, &held, Vec::new()).await {
+                Ok(chain) => return self.replay_or_afresh(held, chain, progress).await,
                 Err(NoChain::Diverged) => {
                     diverged += 1;
                     let search = diverged <= SEARCHED_MAX;
@@ -204,8 +202,8 @@ impl Task {
         if gone { self.afresh(progress).await } else { Err(Failed::because(why)) }
     }
 
-    async fn replay_or_afresh(&self, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
-        match self.replay(chain, progress).await {
+    async fn replay_or_afresh(&self, held: Link, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
+        match self.replay(held, chain, progress).await {
             Err(failed) if failed.pruned => self.afresh(progress).await,
             other => other,
         }
@@ -226,10 +224,19 @@ impl Task {
         divergence::proven((&self.store, &self.spec), (source, self.head.record.seq), ask).await
     }
 
-    /// The records after `base` up to the target.
-    pub(super) async fn chain_of(&self, source: NodeId, base: &Link) -> Result<Vec<Link>, NoChain> {
+    /// The records after `base` up to the target, of which the source has sent the first already, or none.
+    pub(super) async fn chain_of(&self, source: NodeId, base: &Link, records: Vec<u8>) -> Result<Vec<Link>, NoChain> {
         let Errand { lineage, seq, target, .. } = &self.errand;
-        let ask = |request, expected| self.ask(source, request, expected);
+        let at_hand = Mutex::new(Some(records).filter(|records| records.len() > NO_RECORDS.len()));
+        let ask = |request, expected| {
+            let first = at_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
+            async move {
+                match first {
+                    Some(records) => Ok(records),
+                    None => self.ask(source, request, expected).await,
+                }
+            }
+        };
         let chain = chain::after(&self.spec, base, *seq, target, ask).await?;
         // The digest proves the chain; a lineage that does not fit it is a mistake of the caller.
         let last = chain.last().unwrap_or(base);
@@ -243,72 +250,6 @@ impl Task {
         expected: Expect,
     ) -> Result<Vec<u8>, FetchError> {
         self.net.fetch(source, request, expected).await
-    }
-
-    /// Fetches the updates of a chain, some ahead, and replays them; returns the last link. If they were fetched one at
-    /// a time, each would take a round trip: a distant node whose round trip exceeds a round would never arrive.
-    pub(super) async fn replay(&self, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
-        let mut last = None;
-        let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
-        let ahead = (AHEAD_BYTES / largest).clamp(1, AHEAD_MAX);
-        let base = self.way().reached.clone().unwrap_or_else(|| self.held());
-        let codecs: Vec<Codec> = iter::once(&base).chain(&chain).map(|parent| parent.record.next.codec).collect();
-        let fetched = |(link, codec): (Link, Codec)| async move {
-            let update = match link.record.changes_state() {
-                true => Some(self.update_of(&link.record, codec, progress).await?),
-                false => None,
-            };
-            Ok::<_, Failed>((link, update))
-        };
-        let mut updates = stream::iter(chain.into_iter().zip(codecs)).map(fetched).buffered(ahead);
-        while let Some(next) = updates.next().await {
-            let (link, update) = next?;
-            let Some(certificate) = link.certificate.clone() else {
-                return Err(Failed::because(format!("record {} came without its votes", link.record.seq)));
-            };
-            progress(self.bytes.load(Ordering::Relaxed));
-            let (reply, replayed) = oneshot::channel();
-            let record = link.record.clone();
-            // Peers are served from memory until the ledger has it on the disk.
-            let bytes = update.as_ref().map(|update| Arc::clone(&update.bytes));
-            self.ledger(Job::Replay { record, certificate, update: bytes, reply }).await?;
-            replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
-            self.reach(&link);
-            self.way().passed.push(Passed::of(&link.record, &self.net.me()));
-            last = Some(link);
-        }
-        last.ok_or_else(|| Failed::because("there is nothing to fetch"))
-    }
-
-    /// The update of a record; the record before it fixed the codec.
-    async fn update_of(&self, record: &Record, codec: Codec, progress: Progress<'_>) -> Result<Fetched, Failed> {
-        match self.in_pieces(record, codec, progress).await {
-            Ok(Some(fetched)) => return Ok(fetched),
-            Ok(None) => {}
-            Err(why) => tracing::info!("the update of record {} is fetched whole: {why}", record.seq),
-        }
-        let bytes = self.whole(record, progress).await?;
-        Ok(Fetched::whole(bytes))
-    }
-
-    /// The whole update of a record from one source.
-    async fn whole(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
-        // An update longer than the longest codec's is none.
-        let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
-        let ask = async |source: NodeId, begun: Begun| {
-            let request = FetchRequest::Update { seq: record.seq };
-            let came = |bytes| self.count(bytes, progress);
-            let expected = Expect::AtMost(bytes_max);
-            let answer = self.net.fetch_telling(source, request, expected, || begun.tell(), came).await;
-            let bytes = answer.map_err(|e| e.to_string())?;
-            let fits = update::digest(&bytes) == record.update;
-            if fits { Ok(bytes) } else { Err("it sent another update than the record names".to_owned()) }
-        };
-        let failed = |why| {
-            let reason = format!("no source has the update of record {}: {why}", record.seq);
-            Failed { pruned: true, ..Failed::because(reason) }
-        };
-        self.sources.first(ask).await.map_err(failed)
     }
 
     pub(super) fn way(&self) -> MutexGuard<'_, Way> {
@@ -329,6 +270,17 @@ impl Task {
 
     pub(super) async fn ledger(&self, job: Job) -> Result<(), Failed> {
         self.ledger.send(job).await.map_err(|_| Failed::because("the ledger stopped"))
+    }
+}
+
+/// The encoding of a list of no records.
+const NO_RECORDS: [u8; 2] = 0u16.to_le_bytes();
+
+/// Runs `main` to its end, and `aside` no longer than that.
+pub(super) async fn beside<T>(main: impl Future<Output = T>, aside: impl Future<Output = ()>) -> T {
+    match select(pin!(main), pin!(aside)).await {
+        Either::Left((done, _)) => done,
+        Either::Right(((), main)) => main.await,
     }
 }
 

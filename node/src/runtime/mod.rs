@@ -37,6 +37,7 @@ mod outputs;
 mod pieces;
 mod proof;
 mod reduction;
+mod replay;
 mod residuals;
 #[cfg(test)]
 pub(crate) mod sample_test;

@@ -1,10 +1,10 @@
 use super::*;
-use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, decode_snapshots};
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, decode_records, decode_start};
 use crate::runtime::sample_test::{Link, commit, genesis, signers, spec};
 use crate::runtime::source::Source;
-use starling_protocol::run::SyncMode;
+use starling_protocol::run::{AdmissionMode, RunSpec, SyncMode};
 use starling_protocol::state::{self, State};
-use starling_protocol::{Digest, sample, update, wire};
+use starling_protocol::{Digest, NodeId, sample, update, wire};
 use starling_store::StoreOptions;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -36,6 +36,12 @@ fn behind(dir: &std::path::Path) -> Arc<Store> {
     let (store, mut head) = store(dir);
     (0..=BEHIND_MAX).for_each(|_| head = goes_on(&store, &head));
     store
+}
+
+/// The request of a newcomer that knows the genesis, and goes to record `to`.
+fn start(store: &Store, to: u64) -> FetchRequest {
+    let genesis = store.record(0).expect("it is read").expect("it is here");
+    FetchRequest::Start { to, known: Arc::from([(0, genesis.digest())]) }
 }
 
 /// The snapshot that the ledger was asked for.
@@ -105,12 +111,46 @@ fn nobody_waits_for_ever_and_a_state_that_is_fetched_stays() {
 fn a_reader_that_asks_a_source_for_snapshots_is_told_to_come_back() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (ledger, mut jobs) = mpsc::channel(4);
-    let source = Source::new(behind(dir.path()), Vec::new());
-    let ask = || source.serve(&FetchRequest::SnapshotManifests);
+    let store = behind(dir.path());
+    let source = Source::new(store.clone(), Vec::new());
+    let ask = || source.serve(&start(&store, 2));
     assert!(ask().is_ok(), "it has no ledger yet");
     source.set_ledger(&ledger);
     assert!(matches!(ask(), Err(FetchRefusal::Busy)));
     assert!(asked(&mut jobs).expect("the ledger is asked").send(SECOND).is_ok());
     let Ok(Answer::Bytes(answer)) = ask() else { panic!("it takes what there is") };
-    assert_eq!(decode_snapshots(&answer).unwrap().len(), 1);
+    let start = decode_start(&answer).unwrap();
+    let seqs = |records: &[u8]| -> Vec<u64> {
+        let links = decode_records(records).unwrap();
+        links.iter().map(|(record, _)| wire::decode_record(record).unwrap().seq).collect()
+    };
+    assert_eq!((start.seq, seqs(&start.path), seqs(&start.records)), (0, vec![0], vec![1, 2]), "all in one answer");
+    assert_eq!(start.manifest, store.snapshots()[0].1.encode());
+}
+
+/// Before, any peer that knew the run could have members write snapshots, and could keep them from it.
+#[test]
+fn where_members_are_chosen_strangers_have_no_snapshot_written() {
+    for mode in [AdmissionMode::Open, AdmissionMode::List] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (ledger, mut jobs) = mpsc::channel(4);
+        let (store, mut spec, is_open): (_, RunSpec, _) = (behind(dir.path()), spec(), mode == AdmissionMode::Open);
+        spec.admission.mode = mode;
+        spec.admission.allow.extend((!is_open).then_some(NodeId([1; 32])));
+        let source = Source::new(store.clone(), wire::encode_spec(&spec));
+        source.set_ledger(&ledger);
+        let (asks, chunk) = (start(&store, 3), FetchRequest::StateChunk(store.snapshots()[0].1.chunks[0]));
+        assert_eq!(source.minds_strangers(&asks), !is_open);
+        assert!(!source.minds_strangers(&chunk));
+        assert_eq!(matches!(source.serve_stranger(&asks), Err(FetchRefusal::Busy)), is_open);
+        assert_eq!(asked(&mut jobs).is_some(), is_open);
+        if is_open {
+            continue;
+        }
+        assert!(source.serve_stranger(&chunk).is_ok(), "it may read, and keeps nobody waiting");
+        assert!(matches!(source.serve(&asks), Err(FetchRefusal::Busy)));
+        let _reply = asked(&mut jobs).expect("the run lets this one in");
+        assert!(source.serve_stranger(&asks).is_ok(), "strangers take what there is");
+        assert!(matches!(source.serve(&asks), Err(FetchRefusal::Busy)));
+    }
 }

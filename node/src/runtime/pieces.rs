@@ -1,5 +1,8 @@
 //! Fetching an update in pieces, from all sources and fellows at once.
 //!
+//! The next update is begun where the one before has no pieces left to ask for ([`Task::lanes`]), so that a far node
+//! does not pause between two.
+//!
 //! Each piece is checked as it comes ([`Pieces`]), and served to fellows from then on. So the line of a lone founder
 //! need not carry an update to each newcomer.
 
@@ -10,7 +13,7 @@ use crate::net::fetch::{Expect, FetchRequest, Item, UPDATE_PIECE_BYTES};
 use starling_protocol::NodeId;
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
-use starling_protocol::update::{self, Fragments};
+use starling_protocol::update;
 use starling_store::Pieces;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -34,19 +37,21 @@ impl Task {
         codec: Codec,
         progress: Progress<'_>,
     ) -> Result<Option<Fetched>, String> {
-        let elements = Fragments::of(&self.spec.sync, self.elements).of_round(record.round).len();
-        let length = update::encoded_max(codec, elements) as u64;
+        let length = self.longest(record, codec) as u64;
         if !codec.is_fixed() || Pieces::count_of(length) < PIECES_MIN {
             return Ok(None);
         }
-        let _turn = self.piecewise.lock().await;
+        let values = {
+            let _turn = self.asking.lock().await;
+            self.pieces_of(record, length).await?
+        };
         let digest = record.update;
-        let arriving = self.store.begin_update(digest, self.pieces_of(record, length).await?);
+        let arriving = self.store.begin_update(digest, values);
         let pieces = Arc::clone(arriving.pieces());
         let items = swarm::pieces_of(&digest, &pieces, &self.net.me());
         let fellows = swarm::of_update(&digest, &pieces, self.fellows.clone());
         let check = Arc::new(move |item: &Item, bytes: &[u8]| pieces.checks(item.index, bytes));
-        let downloader = self.net.downloader(check).beside(fellows);
+        let downloader = self.net.downloader(check).beside(fellows).within(self.lanes.clone());
         let (done, mut came) = mpsc::channel(PIECES_WAITING);
         let download = async {
             let report = downloader.run(items, &self.errand.sources, done).await.map_err(|e| e.to_string())?;

@@ -147,6 +147,12 @@ async fn a_newcomer_hands_its_way_on() {
             None => Asked { seq, ..asked }.extend(&proof, async |request, _| server.serve(&request)).await.unwrap(),
         };
         assert_eq!(way.last().unwrap().digest, flock[seq as usize].digest);
+        // A newcomer does not know the snapshot's number when it asks for the path to it.
+        let request = FetchRequest::Path { to: seq, known: proof.places(u64::MAX).into() };
+        let path = server.serve(&request).unwrap();
+        let asked = Asked { seq, ..newcomer.asked(&server, &flock[77], true) };
+        let (blind, by) = asked.extend(&proof, async |_, _| Ok(path.clone())).await.unwrap();
+        assert_eq!((blind.last(), by), (way.last(), passed.clone()));
         assert_eq!(passed, ancestry(&flock[..=seq as usize]));
         let late = Node::with(&spec, 1, &way);
         assert_eq!(late.store.ancestry(), passed);

@@ -2,15 +2,18 @@
 
 use super::ledger::Job;
 use super::near::Near;
-use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
+use crate::net::fetch::{
+    Answer, FetchRefusal, FetchRequest, FetchSource, RECORDS_MAX, Start, encode_records, encode_start,
+};
 use starling_data::Dataset;
 use starling_protocol::Digest;
 use starling_protocol::limits::{
     CONTROL_BYTES_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX, STATE_CHUNK_BYTES,
 };
 use starling_protocol::path::Link;
+use starling_protocol::run::AdmissionMode;
 use starling_protocol::wire;
-use starling_store::{EncodedLink, Store};
+use starling_store::{EncodedLink, Store, StoreError};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -19,12 +22,16 @@ use tokio::sync::mpsc;
 /// Bytes of an answer with records, which is in memory until the peer has read it: less than requesters admit. The
 /// largest record fits.
 const RECORDS_BYTES: usize = 1 << 20;
-const _: () = assert!(2 + 8 + RECORD_BYTES_MAX + CONTROL_BYTES_MAX <= RECORDS_BYTES);
+/// Bytes of a list of the largest record with the longest certificate.
+const ONE_RECORD_BYTES: usize = 2 + 8 + RECORD_BYTES_MAX + CONTROL_BYTES_MAX;
+const _: () = assert!(ONE_RECORD_BYTES <= RECORDS_BYTES);
 
 /// Serves from the store and, once it is open, from the dataset.
 pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
+    /// Whether the run lets anybody in.
+    is_open: bool,
     data: OnceLock<Arc<Dataset>>,
     /// The data's manifest and its digest. Encoding it for each request would cost milliseconds, and memory for each
     /// requester that does not read it.
@@ -34,7 +41,8 @@ pub struct Source {
 
 impl Source {
     pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
-        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new(), near: Near::default() }
+        let is_open = wire::decode_spec(&spec).is_ok_and(|spec| spec.admission.mode == AdmissionMode::Open);
+        Self { store, spec, is_open, data: OnceLock::new(), manifest: OnceLock::new(), near: Near::default() }
     }
 
     /// Serves the text, which is here or on its way, as far as it is here.
@@ -59,19 +67,21 @@ impl Source {
         (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
     }
 
-    /// The answer from the data that this node holds.
-    fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
-        let internal = |error: starling_store::StoreError| {
-            tracing::warn!("a peer's request was not served: {error}");
-            FetchRefusal::Internal
-        };
+    /// The answer from the data that this node holds. Where the run lets in only some, a stranger's questions change
+    /// nothing: it has no snapshot written, and keeps none from being written.
+    fn held(&self, request: &FetchRequest, by_stranger: bool) -> Result<Answer, FetchRefusal> {
+        let may_enter = self.is_open || !by_stranger;
         let file = |found: Result<Option<(File, u64)>, _>| {
             let (file, len) = found.map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
             Ok(Answer::File { file, len })
         };
         let bytes = match request {
             FetchRequest::StateChunk(digest) => {
-                return file(self.store.open_state_chunk(digest)).inspect(|_| self.near.fetched(Instant::now()));
+                return file(self.store.open_state_chunk(digest)).inspect(|_| {
+                    if may_enter {
+                        self.near.fetched(Instant::now());
+                    }
+                });
             }
             FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
@@ -87,13 +97,11 @@ impl Source {
             FetchRequest::UpdatePiece { update, piece } => {
                 self.store.update_piece(update, *piece as usize).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
             }
-            FetchRequest::SnapshotManifests => {
-                if self.near.is_awaited(&self.store, Instant::now()).map_err(internal)? {
+            FetchRequest::Start { to, known } => {
+                if may_enter && self.near.is_awaited(&self.store, Instant::now()).map_err(internal)? {
                     return Err(FetchRefusal::Busy);
                 }
-                let snapshots: Vec<_> =
-                    self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
-                encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?
+                self.start(*to, known)?
             }
             FetchRequest::Records { from_seq, max } => {
                 // Two bytes hold the number of records.
@@ -113,14 +121,48 @@ impl Source {
         };
         Ok(bytes.into())
     }
+
+    /// The newest snapshot on this node's chain, the path to its record from the newest of these that is on the chain,
+    /// and the records after it up to number `to`, as far as they fit: path and records have no more bytes than an
+    /// answer with records.
+    fn start(&self, to: u64, known: &[(u64, Digest)]) -> Result<Vec<u8>, FetchRefusal> {
+        let head = self.store.head().map_or(0, |head| head.seq);
+        let newest = self.store.snapshots().into_iter().rev().find(|(seq, _)| *seq <= head);
+        let (seq, manifest) = newest.ok_or(FetchRefusal::NotFound)?;
+        let path = self.store.way(known, seq).map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
+        let path = encode_records(&cut(path)).map_err(|_| FetchRefusal::Internal)?;
+        let room = RECORDS_BYTES.saturating_sub(path.len());
+        let most = if room < ONE_RECORD_BYTES { 0 } else { to.saturating_sub(seq).min(RECORDS_MAX.into()) };
+        let records = self.store.records_within(seq.saturating_add(1), most as usize, room.saturating_sub(2));
+        let records = encode_records(&records.map_err(internal)?).map_err(|_| FetchRefusal::Internal)?;
+        let start = Start { seq, manifest: manifest.encode(), path, records };
+        encode_start(&start).map_err(|_| FetchRefusal::Internal)
+    }
+
+    fn answer(&self, request: &FetchRequest, by_stranger: bool) -> Result<Answer, FetchRefusal> {
+        let answer = self.held(request, by_stranger);
+        #[cfg(feature = "byzantine")]
+        let answer = crate::byzantine::served(request, answer);
+        answer
+    }
+}
+
+fn internal(error: StoreError) -> FetchRefusal {
+    tracing::warn!("a peer's request was not served: {error}");
+    FetchRefusal::Internal
 }
 
 impl FetchSource for Source {
     fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
-        let answer = self.held(request);
-        #[cfg(feature = "byzantine")]
-        let answer = crate::byzantine::served(request, answer);
-        answer
+        self.answer(request, false)
+    }
+
+    fn serve_stranger(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        self.answer(request, true)
+    }
+
+    fn minds_strangers(&self, request: &FetchRequest) -> bool {
+        !self.is_open && matches!(request, FetchRequest::Start { .. })
     }
 
     fn newcomer_bytes(&self) -> u64 {

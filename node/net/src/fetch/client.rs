@@ -2,8 +2,7 @@
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,
-    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, UPDATE_PIECE_BYTES,
-    decode_answer,
+    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, START_BYTES_MAX, UPDATE_PIECE_BYTES, decode_answer,
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{
@@ -16,6 +15,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bytes of a payload that count as progress.
 const PROGRESS_BYTES: usize = 64 * 1024;
+/// Requests that are sent on one stream before the first of them is answered.
+pub const REQUESTS_AT_ONCE: usize = 8;
 
 /// The least rate of an answer in bytes a second. A stranger must send as fast as a line that keeps up with rounds of
 /// the smallest model. Members and joiners need a quarter of that, since a slow one of them is no attack.
@@ -85,7 +86,6 @@ impl Expect {
     pub fn of(request: &FetchRequest) -> Self {
         Self::AtMost(match request {
             FetchRequest::Spec => RUN_SPEC_BYTES_MAX as u64,
-            FetchRequest::SnapshotManifests => SNAPSHOTS_BYTES_MAX,
             FetchRequest::StateChunk(_) => STATE_CHUNK_BYTES as u64,
             FetchRequest::Records { .. } => RECORDS_BYTES_MAX,
             FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => 2 * PARAMETERS_MAX,
@@ -96,6 +96,7 @@ impl Expect {
             FetchRequest::ChunksHeld(_) => HELD_BYTES_MAX as u64,
             FetchRequest::UpdatePieces(_) => PIECE_VALUES_BYTES_MAX,
             FetchRequest::UpdatePiece { .. } => UPDATE_PIECE_BYTES,
+            FetchRequest::Start { .. } => START_BYTES_MAX,
         })
     }
 
@@ -164,6 +165,58 @@ where
     payload(io, len, patience, |_| ()).await
 }
 
+/// Asks for several things at once, so that all answers take one round trip; at most [`REQUESTS_AT_ONCE`] count. The
+/// answers have the order of the requests. `begun` is called when the first one begins, and `came` with the bytes of
+/// each piece. After any error the stream is of no more use.
+///
+/// # Errors
+/// As [`request`]; the first one.
+pub async fn request_all<S>(
+    io: &mut S,
+    requests: &[(FetchRequest, Expect)],
+    patience: Patience,
+    begun: impl FnOnce(),
+    came: impl Fn(usize),
+) -> Result<Vec<Vec<u8>>, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let requests = requests.get(..REQUESTS_AT_ONCE).unwrap_or(requests);
+    let asked: Vec<u8> = requests.iter().flat_map(|(request, _)| request.encode()).collect();
+    timeout(patience.head, send(io, &asked)).await.map_err(|_| FetchError::NoAnswer(patience.head))??;
+    let (mut begun, mut answers) = (Some(begun), Vec::with_capacity(requests.len()));
+    for (_, expected) in requests {
+        let head = timeout(patience.head, answer_head(io)).await;
+        let head = head.map_err(|_| FetchError::NoAnswer(patience.head))??;
+        let len = announced(&head, *expected)?;
+        if let Some(begun) = begun.take() {
+            begun();
+        }
+        answers.push(payload(io, len, patience, &came).await?);
+    }
+    Ok(answers)
+}
+
+async fn send<S: AsyncWrite + Unpin>(io: &mut S, asked: &[u8]) -> io::Result<()> {
+    io.write_all(asked).await?;
+    io.flush().await
+}
+
+async fn answer_head<S: AsyncRead + Unpin>(io: &mut S) -> io::Result<[u8; ANSWER_HEAD_BYTES]> {
+    let mut head = [0; ANSWER_HEAD_BYTES];
+    io.read_exact(&mut head).await?;
+    Ok(head)
+}
+
+/// The length of the answer with this head.
+fn announced(head: &[u8; ANSWER_HEAD_BYTES], expected: Expect) -> Result<usize, FetchError> {
+    let len = decode_answer(head)??;
+    if !expected.admits(len) {
+        return Err(FetchError::Length { got: len, expected });
+    }
+    usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })
+}
+
 /// Asks for one thing, and returns the length of the answer in bytes. [`payload`] is to follow.
 ///
 /// # Errors
@@ -177,18 +230,12 @@ pub async fn begin<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut head = [0; ANSWER_HEAD_BYTES];
     let exchange = async {
-        io.write_all(&request.encode()).await?;
-        io.flush().await?;
-        io.read_exact(&mut head).await
+        send(io, &request.encode()).await?;
+        answer_head(io).await
     };
-    timeout(patience.head, exchange).await.map_err(|_| FetchError::NoAnswer(patience.head))??;
-    let len = decode_answer(&head)??;
-    if !expected.admits(len) {
-        return Err(FetchError::Length { got: len, expected });
-    }
-    usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })
+    let head = timeout(patience.head, exchange).await.map_err(|_| FetchError::NoAnswer(patience.head))??;
+    announced(&head, expected)
 }
 
 /// Reads an answer of this length. `came` is told the bytes of each piece as it comes.

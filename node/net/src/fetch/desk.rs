@@ -29,6 +29,9 @@ const BREAKS_MAX: usize = 3;
 /// Streams that fetch the same item at once. One more may for each time that it has been under way twice as long as this.
 const COPIES_MAX: u8 = 2;
 const LONG: Duration = Duration::from_secs(10);
+/// While another download waits for a stream, that stream fetches copies only of items that have been under way for so
+/// long.
+const COPIED_FIRST: Duration = Duration::from_secs(2);
 
 /// One bit for each source.
 type Bits = u128;
@@ -154,6 +157,8 @@ pub(super) struct Desk {
     ask_every: Duration,
     /// Bit `n`: source `n` is of use.
     alive: Bits,
+    /// Bit `n`: another download waits for a stream to source `n`.
+    wanted: Bits,
     report: DownloadReport,
     last_error: String,
     abandoned: bool,
@@ -187,6 +192,7 @@ impl Desk {
             donors: seats.len(),
             ask_every,
             alive: (1 << seats.len()) - 1,
+            wanted: 0,
             seats,
             report: DownloadReport::default(),
             last_error: "no source was given".into(),
@@ -240,6 +246,18 @@ impl Desk {
         Some(Err(DownloadError::Missing { index: missing.item.index, sources }))
     }
 
+    /// Notes whether another download waits for a stream to source `number`.
+    pub fn want(&mut self, number: usize, wanted: bool) {
+        let bit: Bits = 1 << number;
+        self.wanted = if wanted { self.wanted | bit } else { self.wanted & !bit };
+    }
+
+    /// Whether a stream to source `number` would have something to do, or may end.
+    pub fn has_need(&self, number: usize) -> bool {
+        let is_over = self.alive >> number & 1 == 0 || self.left == 0 || self.abandoned;
+        is_over || self.seats[number].is_fellow() || self.choose(number, Instant::now()).is_some()
+    }
+
     /// Returns the next step of a stream to source `number`.
     pub fn next(&mut self, number: usize) -> Next {
         let bit: Bits = 1 << number;
@@ -286,6 +304,10 @@ impl Desk {
         // A fellow has only a part of what is left: it makes second copies when nothing is left to begin.
         if at.is_some() || is_fellow && open.iter().any(|e| !e.is_done && e.copies() == 0) {
             return at;
+        }
+        if self.wanted & bit != 0 {
+            let is_slow = |e: &Entry| now.saturating_duration_since(e.since) >= COPIED_FIRST;
+            return find(open, &|e| is_slow(e) && e.copies_from(trust) < e.copies_max(now));
         }
         // An item that a less trusted source is sending may never come.
         let alone = if is_fellow { None } else { find(open, &|e| e.copies_from(trust) == 0) };

@@ -30,6 +30,21 @@ fn an_item_long_under_way_may_be_fetched_by_more() {
     assert_eq!(take(&mut desk), 2);
 }
 
+/// A stream whose place another download waits for copies nothing that is on its way and not late.
+#[test]
+fn copies_wait_for_the_next_download() {
+    let mut desk = desk(2, 2);
+    assert_eq!([fetches(&mut desk, 0), fetches(&mut desk, 0)], [Some(0), Some(1)]);
+    desk.want(1, true);
+    assert!(!desk.has_need(1) && matches!(desk.next(1), Next::Wait));
+    desk.entries[1].since -= COPIED_FIRST;
+    assert!(desk.has_need(1));
+    assert_eq!([fetches(&mut desk, 1), fetches(&mut desk, 1)], [Some(1), None], "that one is late");
+    desk.want(1, false);
+    assert_eq!(fetches(&mut desk, 1), Some(0));
+    assert!(desk.finish(0, 0, 1) && desk.finish(1, 0, 1) && desk.has_need(1), "its stream may end");
+}
+
 #[test]
 fn a_fellow_is_asked_what_it_has_now_and_then_and_for_nothing_else() {
     let mut desk = desk(10, 1);

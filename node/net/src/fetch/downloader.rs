@@ -8,9 +8,13 @@
 //!
 //! Peers that download the same items at the same time, the fellows of a [`Swarm`], are asked for the items that they have by now.
 //! A fellow that stalls is left alone after 4 s.
+//!
+//! Downloads that share [`Lanes`] have together no more streams to a source than one has alone. A stream for which there
+//! is nothing to do makes room for the next download's.
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::desk::{Desk, DownloadError, DownloadReport, IsStranger, Item, Next, SOURCES_MAX};
+use super::lanes::{Lane, Lanes, Place};
 use super::wire::{FetchRefusal, FetchRequest};
 use crate::BulkStream;
 use futures::future::BoxFuture;
@@ -57,16 +61,22 @@ pub struct Downloader {
     check: Check,
     is_stranger: IsStranger,
     swarm: Option<Swarm>,
+    lanes: Option<Lanes>,
 }
 
 impl Downloader {
     pub fn new(open: OpenFetch, check: Check, is_stranger: IsStranger) -> Self {
-        Self { open, check, is_stranger, swarm: None }
+        Self { open, check, is_stranger, swarm: None, lanes: None }
     }
 
     /// The same, with fellows beside the sources.
     pub fn beside(self, swarm: Swarm) -> Self {
         Self { swarm: Some(swarm), ..self }
+    }
+
+    /// The same, with streams that it shares with other downloads.
+    pub fn within(self, lanes: Lanes) -> Self {
+        Self { lanes: Some(lanes), ..self }
     }
 
     /// Sends every item's bytes to `done`, each once, as they arrive; sources are asked in the order of `items`.
@@ -91,8 +101,10 @@ impl Downloader {
         });
         let mut workers = JoinSet::new();
         let hire = |workers: &mut JoinSet<()>, streams, (number, source), patience| {
+            let lane = self.lanes.as_ref().map(|lanes| lanes.to(source, streams));
             for _ in 0..streams {
-                workers.spawn(Worker { shared: Arc::clone(&shared), source, number, patience }.run());
+                let (shared, lane) = (Arc::clone(&shared), lane.clone());
+                workers.spawn(Worker { shared, source, number, patience, lane }.run());
             }
         };
         let donors = sources.iter().copied().enumerate();
@@ -151,24 +163,32 @@ struct Worker {
     source: NodeId,
     number: usize,
     patience: Patience,
+    /// The places for streams to the source, if other downloads share them.
+    lane: Option<Arc<Lane>>,
 }
 
 impl Worker {
     async fn run(self) {
-        let mut stream = None;
+        let (mut stream, mut place) = (None, None);
         let mut busy = 0;
         loop {
             // The future is registered before the look, so that a change in between is not missed.
             let changed = self.shared.changed.notified();
+            if !self.has_place(&mut stream, &mut place).await {
+                drop(timeout(LOOK_AGAIN, changed).await);
+                continue;
+            }
             let next = self.shared.desk().next(self.number);
             let (at, item) = match next {
                 Next::Stop => break,
                 Next::Wait => {
+                    self.make_room(&mut stream, &mut place);
                     // The stream looks again after a change, or when enough time has passed.
                     drop(timeout(LOOK_AGAIN, changed).await);
                     continue;
                 }
                 Next::Pause(pause) => {
+                    self.make_room(&mut stream, &mut place);
                     tokio::time::sleep(pause).await;
                     continue;
                 }
@@ -192,12 +212,34 @@ impl Worker {
                 Err(FetchError::Refused(FetchRefusal::NotFound)) => self.shared.desk().put_back(at, self.number, false),
                 Err(error) => {
                     stream = None;
+                    self.make_room(&mut stream, &mut place);
                     self.broke(at, &error);
                 }
             }
             self.shared.changed.notify_waiters();
         }
         self.shared.changed.notify_waiters();
+    }
+
+    /// Whether this stream has a place, after it has waited for one. It does not wait while there is nothing to do.
+    async fn has_place(&self, stream: &mut Option<BulkStream>, place: &mut Option<Place>) -> bool {
+        let Some(lane) = &self.lane else { return true };
+        if place.is_none() && self.shared.desk().has_need(self.number) {
+            *place = lane.place().await;
+            *stream = lane.take_over();
+        }
+        self.shared.desk().want(self.number, lane.is_wanted());
+        place.is_some()
+    }
+
+    /// Gives the place up if another download waits for it, and leaves the stream to that one.
+    fn make_room(&self, stream: &mut Option<BulkStream>, place: &mut Option<Place>) {
+        let Some(lane) = self.lane.as_ref().filter(|lane| lane.is_wanted()) else { return };
+        // The stream is there before the place: who gets this looks for it at once.
+        if let Some(stream) = stream.take() {
+            lane.leave(stream);
+        }
+        drop(place.take());
     }
 
     /// Asks a fellow which items it has. One that takes no part, or cannot be asked, is left alone for a while.

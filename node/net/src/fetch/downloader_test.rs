@@ -1,10 +1,12 @@
 use super::*;
+use crate::fetch::wire::{ANSWER_HEAD_BYTES, REQUEST_HEAD_BYTES, encode_answer};
 use crate::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
 use crate::standing::Standing;
 use starling_protocol::Digest;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 /// The behaviour of one source.
 #[derive(Clone, Copy, PartialEq)]
@@ -161,4 +163,78 @@ async fn failure_says_what_is_missing() {
     assert!(matches!(download(&[], 1).await, Err(DownloadError::NoSources { sources: 0, .. })));
     let (report, got) = download(&[], 0).await.unwrap();
     assert_eq!((report, got.len()), (DownloadReport::default(), 0));
+}
+
+/// A source that notes what it is asked for, and answers when it is let.
+#[derive(Clone)]
+struct Held {
+    asked: Arc<Mutex<Vec<usize>>>,
+    let_go: Arc<Semaphore>,
+    streams: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Held {
+    async fn answer(self, mut far: tokio::io::DuplexStream) {
+        let now = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        let mut request = [0; REQUEST_HEAD_BYTES + 32];
+        while far.read_exact(&mut request).await.is_ok() {
+            let names = |index: &usize| digest(&content(*index)).0 == request[REQUEST_HEAD_BYTES..];
+            let index = (0..10).find(names).expect("an item of the test");
+            self.asked.lock().unwrap().push(index);
+            self.let_go.acquire().await.expect("it stays open").forget();
+            let bytes = content(index);
+            let head: [u8; ANSWER_HEAD_BYTES] = encode_answer(Ok(bytes.len() as u64));
+            far.write_all(&[&head[..], &bytes].concat()).await.expect("it is read");
+        }
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn until_asked_for(&self, items: usize) {
+        while self.asked.lock().unwrap().len() < items {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Before, the next update was begun when the last piece of the one before was here.
+#[tokio::test]
+async fn the_next_download_begins_while_the_last_items_of_the_first_are_on_their_way() {
+    let (first, second) = (0..STREAMS_PER_SOURCE + 1, STREAMS_PER_SOURCE + 1..STREAMS_PER_SOURCE + 3);
+    let count = || Arc::new(AtomicUsize::new(0));
+    let source = Held { asked: Arc::default(), let_go: Arc::new(Semaphore::new(0)), streams: count(), most: count() };
+    let opened = source.clone();
+    let open: OpenFetch = Arc::new(move |_| {
+        let source = opened.clone();
+        Box::pin(async move {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            tokio::spawn(source.answer(far));
+            Ok(BulkStream::new(near))
+        })
+    });
+    let check: Check = Arc::new(|item, bytes| bytes == content(item.index));
+    let downloader = Downloader::new(open, check, Arc::new(|_| false)).within(Lanes::default());
+    let items = |indices: std::ops::Range<usize>| -> Vec<Item> {
+        let part = |bytes: &[u8]| (FetchRequest::StateChunk(digest(bytes)), Expect::Exactly(bytes.len() as u64));
+        indices.map(|index| Item { index, parts: vec![part(&content(index))] }).collect()
+    };
+    let ((done, _came), (also_done, _also_came)) = (mpsc::channel(9), mpsc::channel(9));
+    let sources = [id(0)];
+    let letting = async {
+        source.until_asked_for(STREAMS_PER_SOURCE).await;
+        source.let_go.add_permits(2);
+        source.until_asked_for(STREAMS_PER_SOURCE + 2).await;
+        let mut last = source.asked.lock().unwrap()[STREAMS_PER_SOURCE..].to_vec();
+        last.sort_unstable();
+        assert_eq!(last, [first.end - 1, second.start], "the first has two items on their way");
+        source.let_go.add_permits(9);
+    };
+    let all = async {
+        let second = downloader.run(items(second.clone()), &sources, also_done);
+        tokio::join!(downloader.run(items(first.clone()), &sources, done), second, letting)
+    };
+    let (first, second, ()) = tokio::time::timeout(Duration::from_secs(9), all).await.expect("nobody is in the way");
+    assert!(first.is_ok() && second.is_ok());
+    assert!(source.most.load(Ordering::Relaxed) <= STREAMS_PER_SOURCE, "no more streams than one download has");
 }

@@ -55,7 +55,7 @@ async fn one_stream_serves_many_requests() {
     for _ in 0..2 {
         let got = request(&mut near, &UPDATE, Expect::Exactly(300_000)).await.unwrap();
         assert!(got == update);
-        let refused = request(&mut near, &FetchRequest::SnapshotManifests, Expect::AtMost(10)).await.unwrap_err();
+        let refused = request(&mut near, &FetchRequest::Update { seq: 6 }, Expect::AtMost(10)).await.unwrap_err();
         assert!(matches!(refused, FetchError::Refused(FetchRefusal::NotFound)) && refused.stream_survives());
     }
     let failed = request(&mut near, &FetchRequest::Update { seq: 5 }, Expect::AtMost(10)).await.unwrap_err();

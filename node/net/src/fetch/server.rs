@@ -44,6 +44,10 @@ const STRANGERS_PIECE_BYTES: usize = 16 * 1024;
 /// Longest wait of a piece for the budget of a stranger's address. With it, an answer that has begun comes faster than
 /// its asker's patience ends.
 const PIECE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// The time that a stranger's request waits for the stranger to be admitted, where the answer depends on it, and the
+/// pause between two looks.
+const ADMITTED_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The longest waits of the server.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,19 @@ pub trait FetchSource: Send + Sync + 'static {
     /// # Errors
     /// The reason why there is no answer, which the peer is told.
     fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal>;
+
+    /// The same for a stranger: a peer that is no member, and of which this node does not know that the run admits it.
+    ///
+    /// # Errors
+    /// As [`FetchSource::serve`].
+    fn serve_stranger(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        self.serve(request)
+    }
+
+    /// Whether strangers are answered otherwise. A newcomer says that the run admits it while it asks.
+    fn minds_strangers(&self, _request: &FetchRequest) -> bool {
+        false
+    }
 
     /// Most bytes that a newcomer needs of one node before it can train: those of the state.
     fn newcomer_bytes(&self) -> u64 {
@@ -186,7 +203,10 @@ impl FetchServer {
             };
             // Held until the answer is written.
             let (answer, _room) = match self.has_budget(peer).await {
-                true => self.answer(request, peer).await,
+                true => {
+                    self.admitted(&request, &peer).await;
+                    self.answer(request, peer).await
+                }
                 false => (Err(FetchRefusal::Busy), None),
             };
             if let Err(refusal) = answer {
@@ -209,17 +229,33 @@ impl FetchServer {
         wait <= self.patience.budget
     }
 
+    /// Waits a moment for a stranger to be admitted, if the answer depends on it: its Join may be on its way. It holds
+    /// up the stranger's own stream only.
+    async fn admitted(&self, request: &FetchRequest, peer: &NodeId) {
+        if !self.source.minds_strangers(request) {
+            return;
+        }
+        let known = async {
+            while self.books.rank(peer) == Rank::Stranger {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        // A stranger stays one after that, and is answered as such.
+        drop(timeout(ADMITTED_WITHIN, known).await);
+    }
+
     /// Looks the answer up, and returns it with its room in the memory share of the peer's address.
     async fn answer(&self, request: FetchRequest, peer: NodeId) -> (Result<Answer, FetchRefusal>, Option<Room>) {
         let Ok((room, turns)) = timeout(self.patience.turn, self.turns(&request, &peer)).await else {
             return (Err(FetchRefusal::Busy), None);
         };
         let (source, standing, asked) = (Arc::clone(&self.source), self.standing.clone(), request.clone());
+        let is_stranger = self.books.rank(&peer) == Rank::Stranger;
         let serve = move || {
             // Held to the end of the work and no longer, even when the asker is gone.
             let _turns = turns;
             let began = thread_time();
-            let answer = source.serve(&asked);
+            let answer = if is_stranger { source.serve_stranger(&asked) } else { source.serve(&asked) };
             // The search, the read and the check are charged even if the peer does not take the answer. A peer in debt
             // waits before the pieces and before the next request.
             let _ = standing.charge_fetch(&peer, thread_time().saturating_sub(began), Instant::now());

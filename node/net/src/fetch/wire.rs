@@ -7,10 +7,12 @@
 //! answer    magic u16 = 0x5246 ("FR") | version u8 = 2 | status u8 | payload length u64 | payload
 //! ```
 //!
-//! Three kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
+//! Some kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
 
 use starling_protocol::Digest;
-use starling_protocol::limits::{CONTROL_BYTES_MAX, LOCATOR_MAX, PARAMETERS_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
+use starling_protocol::limits::{
+    CONTROL_BYTES_MAX, LOCATOR_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX,
+};
 use starling_protocol::state::{VECTORS, chunk_count};
 use std::sync::Arc;
 
@@ -33,12 +35,10 @@ const _: () = assert!(PATH_LINKS_MAX <= RECORDS_MAX as usize && LOCATOR_MAX <= u
 /// Bytes of one answer with records: a part of a range of the largest flock's, and a whole range of a small flock's.
 pub const RECORDS_BYTES_MAX: u64 = 4 << 20;
 const _: () = assert!(2 + 8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64 <= RECORDS_BYTES_MAX);
-/// Snapshots in one answer.
-pub const SNAPSHOTS_MAX: u8 = 4;
 /// Bytes of one encoded snapshot manifest: that of the largest model and the most vectors of a state.
 pub const SNAPSHOT_BYTES_MAX: usize = starling_protocol::state::MANIFEST_BYTES_MAX;
-/// Bytes of one answer with snapshot manifests.
-pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_BYTES_MAX as u64);
+/// Bytes of one answer with a snapshot, the path to its record, and the records after it.
+pub const START_BYTES_MAX: u64 = 16 + SNAPSHOT_BYTES_MAX as u64 + PATH_BYTES_MAX as u64 + RECORDS_BYTES_MAX;
 /// Bytes of one answer that says which chunks of a state a node has: a bit for each chunk of the largest state.
 pub const HELD_BYTES_MAX: usize = chunk_count(PARAMETERS_MAX, *VECTORS.end()).div_ceil(8);
 /// Bytes of one piece of an update, and of the value of its subtree in the tree of the update's digest.
@@ -57,8 +57,6 @@ pub const SHARD_PIECE_BYTES: u64 = 1 << 20;
 pub enum FetchRequest {
     /// The encoded `RunSpec` (1).
     Spec,
-    /// The snapshots held: see [`encode_snapshots`] (2).
-    SnapshotManifests,
     /// A chunk of the canonical state by its digest (3).
     StateChunk(Digest),
     /// Records from this sequence number on with their certificates, ascending, at most `max`: see [`encode_records`]
@@ -84,6 +82,9 @@ pub enum FetchRequest {
     UpdatePieces(Digest),
     /// Piece `piece` of the update with this digest (13).
     UpdatePiece { update: Digest, piece: u32 },
+    /// All that a newcomer needs before the chunks of a state: the newest snapshot, the path to its record, and the
+    /// records after it up to number `to`, see [`Start`] (14). `known` is that of a path.
+    Start { to: u64, known: Arc<[(u64, Digest)]> },
 }
 
 /// The reason why a request was not served.
@@ -142,7 +143,6 @@ impl FetchRequest {
     fn kind(&self) -> u8 {
         match self {
             Self::Spec => 1,
-            Self::SnapshotManifests => 2,
             Self::StateChunk(_) => 3,
             Self::Records { .. } => 4,
             Self::Update { .. } => 5,
@@ -154,6 +154,7 @@ impl FetchRequest {
             Self::ChunksHeld(_) => 11,
             Self::UpdatePieces(_) => 12,
             Self::UpdatePiece { .. } => 13,
+            Self::Start { .. } => 14,
         }
     }
 
@@ -163,7 +164,7 @@ impl FetchRequest {
         out.extend_from_slice(&REQUEST_MAGIC.to_le_bytes());
         out.extend_from_slice(&[VERSION, self.kind()]);
         match self {
-            Self::Spec | Self::SnapshotManifests => {}
+            Self::Spec => {}
             Self::StateChunk(digest)
             | Self::DataManifest(digest)
             | Self::Candidate(digest)
@@ -179,7 +180,7 @@ impl FetchRequest {
                 out.extend_from_slice(&of.0);
                 out.extend_from_slice(&piece.to_le_bytes());
             }
-            Self::Path { to, known } => {
+            Self::Path { to, known } | Self::Start { to, known } => {
                 let known = known.get(..LOCATOR_MAX).unwrap_or(known);
                 out.extend_from_slice(&to.to_le_bytes());
                 out.push(known.len() as u8);
@@ -201,12 +202,12 @@ impl FetchRequest {
         let [m0, m1, version, kind] = *head;
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
-            1 | 2 => 0,
+            1 => 0,
             3 | 6 | 8 | 9 | 11 | 12 => 32,
             4 => 10,
             5 => 8,
             7 | 13 => 36,
-            10 => PATH_BODY_BYTES,
+            10 | 14 => PATH_BODY_BYTES,
             other => return Err(FetchWireError::Kind(other)),
         };
         Ok((kind, len))
@@ -217,7 +218,7 @@ impl FetchRequest {
     /// # Errors
     /// [`FetchWireError`] when the body announces more than a limit.
     pub fn rest_len(kind: u8, body: &[u8]) -> Result<usize, FetchWireError> {
-        let count = body.get(PATH_BODY_BYTES - 1).filter(|_| kind == 10).copied().unwrap_or(0);
+        let count = body.get(PATH_BODY_BYTES - 1).filter(|_| matches!(kind, 10 | 14)).copied().unwrap_or(0);
         Ok(PLACE_BYTES * bounded("known records", usize::from(count), LOCATOR_MAX)?)
     }
 
@@ -229,7 +230,6 @@ impl FetchRequest {
         let mut reader = Reader { bytes: body, what: "request" };
         let request = match kind {
             1 => Self::Spec,
-            2 => Self::SnapshotManifests,
             3 => Self::StateChunk(Digest(reader.array()?)),
             4 => Self::Records { from_seq: reader.u64()?, max: u16::from_le_bytes(reader.array()?) },
             5 => Self::Update { seq: reader.u64()? },
@@ -241,6 +241,7 @@ impl FetchRequest {
             11 => Self::ChunksHeld(Digest(reader.array()?)),
             12 => Self::UpdatePieces(Digest(reader.array()?)),
             13 => Self::UpdatePiece { update: Digest(reader.array()?), piece: reader.u32()? },
+            14 => Self::Start { to: reader.u64()?, known: reader.places()? },
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;
@@ -300,39 +301,55 @@ fn check_head(expected: u16, magic: u16, version: u8) -> Result<(), FetchWireErr
     Ok(())
 }
 
-/// Encodes snapshots: `count u8`, then for each, newest first: `seq u64 | length u32 | encoded manifest`.
+/// The answer to [`FetchRequest::Start`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The number of the snapshot's record, and the encoded manifest.
+    pub seq: u64,
+    pub manifest: Vec<u8>,
+    /// The path to that record, and the records after it: each a list of [`encode_records`].
+    pub path: Vec<u8>,
+    pub records: Vec<u8>,
+}
+
+/// Encodes a start: `seq u64 | length u32 | encoded manifest | length u32 | path | records`.
 ///
 /// # Errors
-/// When there are more than [`SNAPSHOTS_MAX`], or one is longer than [`SNAPSHOT_BYTES_MAX`].
-pub fn encode_snapshots(snapshots: &[(u64, Vec<u8>)]) -> Result<Vec<u8>, FetchWireError> {
-    let count = bounded("snapshots", snapshots.len(), SNAPSHOTS_MAX as usize)?;
-    let mut out = vec![count as u8];
-    for (seq, manifest) in snapshots {
-        let len = bounded("bytes of a snapshot manifest", manifest.len(), SNAPSHOT_BYTES_MAX)?;
-        out.extend_from_slice(&seq.to_le_bytes());
-        out.extend_from_slice(&(len as u32).to_le_bytes());
-        out.extend_from_slice(manifest);
-    }
+/// When a part is longer than its limit.
+pub fn encode_start(start: &Start) -> Result<Vec<u8>, FetchWireError> {
+    let manifest = bounded(MANIFEST, start.manifest.len(), SNAPSHOT_BYTES_MAX)?;
+    let path = bounded(PATH, start.path.len(), PATH_BYTES_MAX)?;
+    let records = bounded(RECORDS, start.records.len(), RECORDS_BYTES_MAX as usize)?;
+    let mut out = Vec::with_capacity(16 + manifest + path + records);
+    out.extend_from_slice(&start.seq.to_le_bytes());
+    out.extend_from_slice(&(manifest as u32).to_le_bytes());
+    out.extend_from_slice(&start.manifest);
+    out.extend_from_slice(&(path as u32).to_le_bytes());
+    out.extend_from_slice(&start.path);
+    out.extend_from_slice(&start.records);
     Ok(out)
 }
 
-/// The reverse of [`encode_snapshots`].
+/// The reverse of [`encode_start`]. The lists in it are for [`decode_records`] to check.
 ///
 /// # Errors
-/// [`FetchWireError`] for anything that `encode_snapshots` would not have written.
-pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireError> {
-    let mut reader = Reader { bytes, what: "snapshot list" };
-    let [count] = reader.array()?;
-    let count = bounded("snapshots", usize::from(count), SNAPSHOTS_MAX as usize)?;
-    let mut snapshots = Vec::with_capacity(count);
-    for _ in 0..count {
-        let seq = reader.u64()?;
-        let len = bounded("bytes of a snapshot manifest", reader.u32()? as usize, SNAPSHOT_BYTES_MAX)?;
-        snapshots.push((seq, reader.take(len)?.to_vec()));
-    }
-    reader.finish()?;
-    Ok(snapshots)
+/// [`FetchWireError`] for anything that `encode_start` would not have written.
+pub fn decode_start(bytes: &[u8]) -> Result<Start, FetchWireError> {
+    let mut reader = Reader { bytes, what: "start" };
+    let seq = reader.u64()?;
+    let len = bounded(MANIFEST, reader.u32()? as usize, SNAPSHOT_BYTES_MAX)?;
+    let manifest = reader.take(len)?.to_vec();
+    let len = bounded(PATH, reader.u32()? as usize, PATH_BYTES_MAX)?;
+    let path = reader.take(len)?.to_vec();
+    let len = bounded(RECORDS, reader.bytes.len(), RECORDS_BYTES_MAX as usize)?;
+    let records = reader.take(len)?.to_vec();
+    Ok(Start { seq, manifest, path, records })
 }
+
+/// The parts of a start.
+const MANIFEST: &str = "bytes of a snapshot manifest";
+const PATH: &str = "bytes of a path";
+const RECORDS: &str = "bytes of records";
 
 /// Whether an answer to [`FetchRequest::ChunksHeld`] has the chunk at this place: bit `place % 8`, from the lowest, of byte
 /// `place / 8`. Bits beyond the last chunk mean nothing.

@@ -3,7 +3,7 @@
 use super::story::Story;
 use super::world::World;
 use crate::net::NetHandle;
-use crate::net::fetch::{self, Expect, FetchRequest, Patience, RECORDS_MAX, decode_records, decode_snapshots};
+use crate::net::fetch::{self, Expect, FetchRequest, Patience, RECORDS_MAX, decode_records, decode_start};
 use starling_protocol::message::Head;
 use starling_protocol::state::Manifest;
 use starling_protocol::{Digest, NodeId};
@@ -118,7 +118,7 @@ fn dear(world: &World, turn: usize) -> FetchRequest {
         0 => FetchRequest::Path { to: seq, known: Arc::default() },
         1 => FetchRequest::Update { seq },
         2 => FetchRequest::Records { from_seq: 0, max: RECORDS_MAX },
-        _ => FetchRequest::SnapshotManifests,
+        _ => FetchRequest::Start { to: seq, known: Arc::default() },
     }
 }
 
@@ -137,11 +137,10 @@ pub async fn truth(net: &NetHandle, peer: NodeId, head: Head) -> Option<Story> {
             break;
         }
     }
-    let request = FetchRequest::SnapshotManifests;
+    let request = FetchRequest::Start { to: head.seq, known: Arc::default() };
     let expected = Expect::of(&request);
-    let mut snapshots = decode_snapshots(&net.fetch(peer, request, expected).await.ok()?).ok()?;
-    snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
-    snapshots.truncate(1);
+    let start = decode_start(&net.fetch(peer, request, expected).await.ok()?).ok()?;
+    let snapshots = vec![(start.seq, start.manifest)];
     let mut chunks = BTreeMap::new();
     for digest in snapshots.iter().flat_map(|(_, manifest)| Manifest::decode(manifest).ok()).flat_map(|m| m.chunks) {
         chunks.insert(digest, chunk(net, peer, digest).await?);

@@ -3,7 +3,9 @@
 use super::forgery::invented;
 use super::story::Story;
 use super::world::World;
-use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, Link, encode_records, encode_snapshots};
+use crate::net::fetch::{
+    Answer, FetchRefusal, FetchRequest, FetchSource, Link, RECORDS_MAX, Start, encode_records, encode_start,
+};
 use starling_protocol::limits::PATH_LINKS_MAX;
 use starling_protocol::{Digest, wire};
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +26,7 @@ impl Story {
 
     fn serve(&self, world: &World, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
         match request {
-            FetchRequest::SnapshotManifests => encode_snapshots(&self.snapshots).map_err(|_| FetchRefusal::Internal),
+            FetchRequest::Start { to, known } => self.start(world, *to, known),
             FetchRequest::StateChunk(digest) => self.chunks.get(digest).cloned().ok_or(FetchRefusal::NotFound),
             FetchRequest::Records { from_seq, max } => {
                 encode_records(&self.records(world, *from_seq, *max)).map_err(|_| FetchRefusal::Internal)
@@ -34,6 +36,16 @@ impl Story {
             }
             _ => Err(FetchRefusal::NotFound),
         }
+    }
+
+    /// The newest snapshot, a path to it, and the records after it.
+    fn start(&self, world: &World, to: u64, known: &[(u64, Digest)]) -> Result<Vec<u8>, FetchRefusal> {
+        let (seq, manifest) = self.snapshots.first().cloned().ok_or(FetchRefusal::NotFound)?;
+        let encoded = |links: &[Link]| encode_records(links).map_err(|_| FetchRefusal::Internal);
+        let most = to.saturating_sub(seq).min(RECORDS_MAX.into()) as u16;
+        let path = encoded(&self.path(world, seq, known))?;
+        let records = encoded(&self.records(world, seq.saturating_add(1), most))?;
+        encode_start(&Start { seq, manifest, path, records }).map_err(|_| FetchRefusal::Internal)
     }
 
     /// The records from the newest of `known` on, or from the first; and an invented one.
