@@ -390,6 +390,8 @@ mutations! {
     EndlessPatience,
     /// Engine: a round does not wait for members that fetch the state.
     LeaveTheAdmitted,
+    /// Engine: a learner leaves attempt 0 when members are late.
+    LearnersJudge,
     /// Engine: a node sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
 }
@@ -419,6 +421,7 @@ impl Mutation {
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
             Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
             Self::LeaveTheAdmitted => Some("a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in"),
+            Self::LearnersJudge => Some("a_learner_waits_in_attempt_0_until_a_voter_goes_on"),
             Self::EndlessPatience => Some("patience_with_newcomers_ends"),
             Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             _ => None,

@@ -152,6 +152,14 @@ fn not_admitted_text(why: &str) -> &str {
 
 /// A round that waits for newcomers, for a person to read.
 pub fn hold_text(hold: &Hold) -> String {
+    let patience = hold.patience.div_ceil(1_000_000);
+    if hold.bytes == 0 {
+        let nodes = match hold.on.len() {
+            1 => "a new member that trains".to_owned(),
+            count => format!("{count} new members that train"),
+        };
+        return format!("the round waits for {nodes}; it waits {patience} s more at most");
+    }
     let nodes = match hold.on.len() {
         1 => "a node that fetches".to_owned(),
         count => format!("{count} nodes that fetch"),
@@ -160,7 +168,6 @@ pub fn hold_text(hold: &Hold) -> String {
         Some(micros) => format!(", about {} s left", micros.div_ceil(1_000_000)),
         None => String::new(),
     };
-    let patience = hold.patience.div_ceil(1_000_000);
     format!(
         "the round waits for {nodes} the state: {} to go{left}; it waits {patience} s more at most",
         bytes(hold.bytes)

@@ -64,9 +64,10 @@ impl Store {
         let dropped = change.hold(Arc::new(held));
         change.apply()?;
         if dropped {
-            self.prune_updates(&change);
+            self.prune_updates(change);
+        } else {
+            drop(change);
         }
-        drop(change);
         self.note_birth(vote_state)
     }
 

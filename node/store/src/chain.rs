@@ -73,9 +73,10 @@ impl Store {
         change.push(record, Some(certificate));
         change.apply()?;
         if dropped.iter().any(|held| held.candidate.record.update != record.update) {
-            self.prune_updates(&change);
+            self.prune_updates(change);
+        } else {
+            drop(change);
         }
-        drop(change);
         self.make_room_after(record);
         Ok(())
     }

@@ -107,7 +107,10 @@ impl Round {
         }
         self.attempts.awaited = awaited;
         let Some(allowed) = ctx.allowance(self) else { return };
-        let late = |id: &NodeId| ctx.is_late(&allowed, ctx.is_voter(id)) || ctx.fault(id, self).is_some();
+        // Voters alone decide whom attempt 0 does not wait for. A learner that left it would hold up those that begin it with
+        // a READY that comes at the last moment: nobody hears from a learner that it has left.
+        let judges = ctx.votes() || mutated!(Mutation::LearnersJudge);
+        let late = |id: &NodeId| judges && ctx.is_late(&allowed, ctx.is_voter(id)) || ctx.fault(id, self).is_some();
         // The next attempt leaves out all missing members: that is worth it when none of them is about to come.
         let rivals = ctx.rivals(self, self.task.expected.iter());
         let mut missing = self.task.expected.iter().filter(|id| rivals.contains(id) || !ctx.is_complete(id, self));

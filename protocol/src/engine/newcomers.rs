@@ -51,6 +51,9 @@ pub(super) struct Newcomers {
     /// Those for whom the round at hand waits, by ascending id, and all for whom it has waited.
     on: Vec<NodeId>,
     seen: BTreeSet<NodeId>,
+    /// Whether one of them fetches, and when the last one had the state.
+    fetch: bool,
+    fetched_at: Moment,
     /// Microseconds for which the round at hand has waited.
     waited: u64,
     /// How often `on` has changed.
@@ -76,6 +79,8 @@ impl Newcomers {
             at: Moment::default(),
             on: Vec::new(),
             seen: BTreeSet::new(),
+            fetch: false,
+            fetched_at: Moment::default(),
             waited: 0,
             changes: 0,
             usual: 0,
@@ -119,13 +124,21 @@ impl Newcomers {
         }
         self.wait_for(Vec::new());
         self.seen.clear();
+        self.fetch = false;
         self.waited = 0;
     }
 
     /// Whether the READY of this round is to be kept back now. The inner steps are done.
     pub fn keep_back(&mut self, round: &Round, ctx: &Ctx) -> bool {
         self.reckon(ctx.now);
-        let mut on = if Self::may_wait(round, ctx) { self.awaited(round, ctx) } else { Vec::new() };
+        let may_wait = Self::may_wait(round, ctx);
+        let mut on = if may_wait { self.awaited(round, ctx) } else { Vec::new() };
+        if std::mem::replace(&mut self.fetch, !on.is_empty()) && on.is_empty() {
+            self.fetched_at = ctx.now;
+        }
+        if may_wait && on.is_empty() {
+            on = self.trainees(round, ctx);
+        }
         let patience = self.left / 100;
         let is_over = patience == 0 || ctx.is_patience_over(ctx.now.plus(patience));
         if is_over && !mutated!(Mutation::EndlessPatience) {
@@ -194,6 +207,23 @@ impl Newcomers {
                 && head.is_some_and(|head| self.is_on_its_way(id, (head, peer), round, ctx))
         });
         newcomers.map(|(id, _)| *id).take(GUESTS_MAX).collect()
+    }
+
+    /// Members for which the round has waited, and which train for the first time since. READY would cut them short, as
+    /// they have begun late. They have as long as a round takes.
+    fn trainees(&self, round: &Round, ctx: &Ctx) -> Vec<NodeId> {
+        if mutated!(Mutation::LeaveTheAdmitted) || self.seen.is_empty() {
+            return Vec::new();
+        }
+        let is_over = ctx.is_patience_over(self.fetched_at.plus(self.usual));
+        let trains = |id: &&NodeId| {
+            let Some(peer) = ctx.peers.get(id).filter(|peer| peer.present()) else { return false };
+            let head = peer.said.head.as_ref();
+            let here = head.is_some_and(|head| head.phase == Phase::Training && head.record == round.head.digest);
+            let expected = round.task.expected.binary_search(id).is_ok() && ctx.ready_of(id, round).is_none();
+            here && expected && !ctx.newcomer_stands_still(peer.said.moved_at)
+        };
+        self.seen.iter().filter(trains).filter(|_| !is_over).copied().collect()
     }
 
     /// Whether a node fetches what the flock makes faster than it can, or is about to ask to be let in.

@@ -34,6 +34,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     WaitForStrangers: newcomers::rounds_wait_for_newcomers_that_the_run_may_let_in,
     EndlessPatience: newcomers::patience_with_newcomers_ends,
     LeaveTheAdmitted: newcomers::a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in,
+    LearnersJudge: learners::a_learner_waits_in_attempt_0_until_a_voter_goes_on,
 ];
 
 #[test]

@@ -83,6 +83,25 @@ fn a_contribution_is_lost_when_it_has_not_come_since_the_set_was_told() {
     assert_eq!(bench.running().attempt, 1);
 }
 
+/// The last READY comes when some have just given up its sender. Voters tell each other so, and learners would tell nobody:
+/// those that have begun attempt 0 would wait for them until it stalls. Found in the lab (eight nodes of 30M parameters).
+#[test]
+pub fn a_learner_waits_in_attempt_0_until_a_voter_goes_on() {
+    let flock =
+        || Bench::flock_of(spec(), &[(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter), (4, Role::Voter)]);
+    let mut bench = flock();
+    bench.trained();
+    for peer in [2, 3] {
+        let ready = bench.ready(peer);
+        bench.say(peer, &Message::Ready(ready));
+    }
+    bench.wait(5_000_000);
+    assert_eq!(bench.attempt(), None);
+    let ready = bench.ready(4);
+    bench.say(4, &Message::Ready(ready));
+    assert_eq!(bench.running().attempt, 0);
+}
+
 /// The nodes that a member states to join, in the first round of a flock.
 fn joiners_named(others: [u8; 2]) -> Vec<NodeId> {
     let mut members = [ME, others[0], others[1]].map(|member| (member, Role::Voter));
