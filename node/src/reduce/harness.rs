@@ -2,7 +2,7 @@
 
 use super::{
     BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob, Report,
-    RingReducer, RouterError,
+    RingReducer, RouterError, Sums,
 };
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
@@ -152,6 +152,7 @@ pub struct Flock {
     pub deltas: Vec<Arc<Vec<f32>>>,
     pub feedback: Vec<Arc<Feedback>>,
     pub parts: Vec<Arc<Parts>>,
+    pub sums: Vec<Arc<Sums>>,
     /// The members that the record before expects.
     pub expected: Vec<(NodeId, u32)>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
@@ -176,6 +177,7 @@ impl Flock {
             members: (0..n).map(member).collect(),
             feedback: (0..n).map(|_| Arc::default()).collect(),
             parts: (0..n).map(|_| Arc::default()).collect(),
+            sums: (0..n).map(|_| Arc::default()).collect(),
             expected: (0..n).map(|n| (id(n), 0)).collect(),
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
@@ -214,6 +216,7 @@ impl Flock {
             flock: self.expected.clone(),
             feedback: Arc::clone(&self.feedback[position]),
             parts: Arc::clone(&self.parts[position]),
+            sums: Arc::clone(&self.sums[position]),
         }
     }
 
@@ -227,6 +230,7 @@ impl Flock {
             deltas: others(&self.deltas, gone),
             feedback: others(&self.feedback, gone),
             parts: others(&self.parts, gone),
+            sums: others(&self.sums, gone),
             expected: self.expected.clone(),
             routers: Arc::clone(&self.routers),
             set: Digest([gone as u8 + 50; 32]),
