@@ -197,6 +197,16 @@ fn unsaved(result: Result<(), StoreError>) {
     }
 }
 
+#[cfg(test)]
+impl Feedback {
+    /// What the payload of a sum has left out in an attempt.
+    pub fn staged_sum(&self, key: &AttemptKey, chunk: usize) -> Option<Vec<f32>> {
+        let residuals = self.residuals();
+        let staged = residuals.staged.iter().find(|staged| staged.key == *key);
+        staged.and_then(|staged| staged.sums.get(&chunk)).cloned()
+    }
+}
+
 /// The feedback of one attempt.
 pub(super) struct Share {
     feedback: Option<Arc<Feedback>>,

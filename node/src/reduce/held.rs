@@ -1,7 +1,7 @@
 //! What a node already has of a member: its answer to the opening of any attempt but the first.
 //!
-//! The answer has one bit for each of the node's own chunks, ascending, the first in the lowest bit of the first byte; a
-//! set bit means that the part need not be sent again. Surplus bits of the last byte are zero. Then comes a byte for
+//! The answer has one bit for each of the node's own chunks, ascending, the first in the lowest bit of the first byte;
+//! a set bit means that the part need not be sent again. Surplus bits of the last byte are zero. Then comes a byte for
 //! each chunk that the member owns, ascending: 0, or one more than the attempt in which the member has sent its sum.
 
 use super::error::PeerFault;

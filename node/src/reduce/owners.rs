@@ -123,8 +123,8 @@ async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt, s
     drop(attempt);
 }
 
-/// Adds up this node's chunks, one after another, but for those whose sums are kept. Its own part is encoded and decoded
-/// like every other.
+/// Adds up this node's chunks, one after another, but for those whose sums are kept. Its own part is encoded and
+/// decoded like every other.
 async fn add_up(
     context: Arc<Context>,
     mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
@@ -354,12 +354,7 @@ async fn read_parts(
 }
 
 /// Reads the sums that the member owns, but for those that are here. `told` are this node's bytes about them.
-async fn read_sums(
-    stream: &mut BulkStream,
-    context: &Context,
-    place: usize,
-    told: &[u8],
-) -> Result<(), ReduceError> {
+async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize, told: &[u8]) -> Result<(), ReduceError> {
     let (mut desk, mut before) = (Desk::new(context), 0.0);
     let mut there = vec![false; told.len()];
     if repairs(&context.job) {

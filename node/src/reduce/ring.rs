@@ -186,11 +186,7 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
     stream.flush().await.map_err(lost)
 }
 
-async fn read(
-    links: Arc<dyn BulkLinks>,
-    context: Arc<Context>,
-    stream: Option<BulkStream>,
-) -> Result<(), ReduceError> {
+async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>, stream: Option<BulkStream>) -> Result<(), ReduceError> {
     let from = context.neighbours.previous;
     let mut stream = match stream {
         Some(stream) => stream,

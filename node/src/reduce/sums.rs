@@ -12,7 +12,7 @@
 use super::payloads::Payloads;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::Codec;
-use starling_protocol::{NodeId, update};
+use starling_protocol::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -94,13 +94,21 @@ impl Sums {
         self.begun.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// The bytes of this member were refused, here or by another member. Members of this record's attempts only are
-    /// remembered.
-    pub fn accuse(&self, member: NodeId) {
+    /// The bytes of this member were refused here.
+    pub(super) fn accuse(&self, member: NodeId) {
         let mut state = self.state();
-        let listed = |set: &Set| set.members.iter().any(|contribution| contribution.member == member);
-        if state.sets.values().any(listed) {
+        if state.lists(&member) {
             state.accused.insert(member);
+        }
+    }
+
+    /// A member that stands on this record (lineage and number) says that it has refused the bytes of another. Only
+    /// members of attempts at the next record accuse and are accused. A false word makes nodes send sums again.
+    pub fn hear(&self, from: NodeId, accused: NodeId, (lineage, head): (Digest, u64)) {
+        let mut state = self.state();
+        let at_hand = |key: AttemptKey| (key.lineage, key.seq) == (lineage, head.saturating_add(1));
+        if state.key.is_some_and(at_hand) && state.lists(&from) && state.lists(&accused) {
+            state.accused.insert(accused);
         }
     }
 
@@ -139,6 +147,11 @@ impl State {
         while self.sets.len() > SETS_MAX {
             self.sets.pop_first();
         }
+    }
+
+    /// Whether a node contributes to an attempt that began here.
+    fn lists(&self, id: &NodeId) -> bool {
+        self.sets.values().any(|set| set.members.iter().any(|contribution| contribution.member == *id))
     }
 
     /// Whether a sum of an earlier attempt that arrives only now is taken: its sender is still to be told which of its
@@ -292,6 +305,19 @@ impl Sheet {
     /// was sent before has come.
     pub fn gate(&self, from: NodeId) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(self.sums.state().gates.entry(from).or_default())
+    }
+}
+
+#[cfg(test)]
+impl Sums {
+    /// Whether the sum of each chunk is here.
+    pub fn finished(&self) -> Vec<bool> {
+        self.state().finished.iter().map(Option::is_some).collect()
+    }
+
+    /// Whether this node has made the sum of a chunk that is here.
+    pub fn made(&self, me: &NodeId, chunk: usize) -> bool {
+        self.state().finished.get(chunk).copied().flatten().is_some_and(|sum| sum.from == *me)
     }
 }
 
