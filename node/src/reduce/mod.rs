@@ -23,6 +23,8 @@ mod fragments;
 #[cfg(test)]
 pub(crate) mod harness;
 mod held;
+#[cfg(test)]
+mod kept_test;
 mod links;
 mod opening;
 mod owners;
