@@ -286,8 +286,8 @@ async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
 
 /// A member dies when it has sent so many bytes, and the others make another attempt. `docs/protocol/3-reduction.md`
 /// §3.5.5: what the survivors' chunks need leaves once, in the first attempt or in the second, also what was on its way
-/// when the first one failed. A sum that its owner has finished stays as it is. All other sums are made of the survivors'
-/// parts. `wait` begins the second attempt only when the survivors have each other's parts. Returns the number of sums
+/// when the first one failed. A sum that its owner has finished stays as it is. All other sums are made of the parts of
+/// the survivors. `wait` begins the second attempt only when they have each other's parts. Returns the number of sums
 /// that were kept.
 async fn assert_a_death_is_repaired(mut flock: Flock, victim: usize, after: usize, wait: bool) -> usize {
     let case = format!("{}, {} members, {victim} dies after {after}", flock.codec, flock.members.len());
