@@ -31,7 +31,7 @@ const WORD_MAGIC: [u8; 2] = [0x58, 0x53];
 /// An attempt that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What has left.
+/// Notes of everything that has left.
 #[derive(Default)]
 struct Log {
     /// Bytes of frames by attempt, kind, chunk and member: the sender of a part or partial sum, the receiver of a sum.
@@ -170,7 +170,7 @@ impl Probe {
     }
 }
 
-/// What a member has over all attempts.
+/// A member, with the things that it keeps over all attempts.
 struct Member {
     contribution: Contribution,
     delta: Arc<Vec<f32>>,

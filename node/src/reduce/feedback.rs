@@ -199,7 +199,7 @@ fn unsaved(result: Result<(), StoreError>) {
 
 #[cfg(test)]
 impl Feedback {
-    /// What the payload of a sum has left out in an attempt.
+    /// The values that the payload of a sum has left out in an attempt.
     pub fn staged_sum(&self, key: &AttemptKey, chunk: usize) -> Option<Vec<f32>> {
         let residuals = self.residuals();
         let staged = residuals.staged.iter().find(|staged| staged.key == *key);

@@ -1,4 +1,4 @@
-//! What a node already has of a member: its answer to the opening of any attempt but the first.
+//! The parts and sums of a member that a node already has: its answer to the opening of any attempt but the first.
 //!
 //! The answer has one bit for each of the node's own chunks, ascending, the first in the lowest bit of the first byte;
 //! a set bit means that the part need not be sent again. Surplus bits of the last byte are zero. Then comes a byte for

@@ -1,4 +1,4 @@
-//! What attempts after deaths send again and keep, with both engines.
+//! The bytes that attempts after deaths send again and the sums that they keep, with both engines.
 
 use super::ReduceError;
 use super::harness::{Flock, Tap, Wire, runtime};
@@ -43,7 +43,7 @@ fn a_death_at_a_random_moment_costs_little() {
                     flock.tap = Some(tap.clone());
                     let victim = number % n;
                     let results = flock.with_a_death(victim, after, 0).await;
-                    // Where a survivor has the update, there is a result, and no other attempt.
+                    // A survivor that has the update has a result, and there is no other attempt.
                     if results.iter().any(|(_, result)| result.is_ok()) {
                         ended += 1;
                         continue;

@@ -170,7 +170,7 @@ async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -
     written
 }
 
-/// What a member has already.
+/// The parts and sums that a member has already.
 struct Held {
     /// Whether it has this node's part, for each of its own chunks.
     parts: Vec<bool>,
@@ -295,7 +295,7 @@ async fn read(
     Ok(())
 }
 
-/// What this node has told a member.
+/// The things that this node has told a member.
 struct Answer {
     /// The member's parts that are here, for each of this node's chunks that are made in this attempt.
     parts: Vec<Option<Arc<Vec<u8>>>>,

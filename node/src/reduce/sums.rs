@@ -88,7 +88,8 @@ impl Sums {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an attempt: drops sums of other records, and those that are of no use in it.
+    /// Begins an attempt, unless a later one of the lineage has begun: drops sums of other records, and those that are
+    /// of no use in it.
     pub(super) fn begin(&self, beginning: &Beginning<'_>) {
         self.state().begin(beginning);
         self.begun.send_modify(|count| *count = count.wrapping_add(1));
@@ -126,6 +127,11 @@ impl Sums {
 impl State {
     fn begin(&mut self, beginning: &Beginning<'_>) {
         let Beginning { key, members, codec, elements, longest } = *beginning;
+        let place = |key: AttemptKey| (key.seq, key.attempt);
+        // A thread that was slow to begin an earlier attempt is too late.
+        if self.key.is_some_and(|now| now.lineage == key.lineage && place(now) > place(key)) {
+            return;
+        }
         let follows = |former: AttemptKey| {
             (former.lineage, former.seq) == (key.lineage, key.seq) && former.attempt < key.attempt
         };

@@ -48,7 +48,9 @@ fn sums_are_kept_for_a_subset_of_the_same_contributions() {
         let (sums, _) = failed();
         assert_eq!(begin(&sums, key(4, 1), &others).word(), [false; 4]);
     }
-    // Nor at another record, nor if an attempt is made again, nor once the record is decided.
+    // An attempt that begins too late does not end a later one.
+    assert!(!begin(&sums, key(4, 0), &members(&[1, 2, 3])).is_current() && second.is_current());
+    // Nothing is of use at another record, if an attempt is made again, or once the record is decided.
     for (seq, attempt, decided) in [(5, 1, false), (4, 0, false), (4, 1, true)] {
         let (sums, _) = failed();
         if decided {
@@ -88,7 +90,8 @@ fn an_accused_member_that_is_left_out_lets_nothing_be_kept() {
     assert_eq!(begin(&sums, key(4, 1), &members(&[1, 2])).word(), [false, true, false, true]);
 }
 
-/// What still comes of an earlier attempt is taken until its sender is told what is here, and only if it is of use.
+/// A sum of an earlier attempt that comes late is taken until its sender is told what is here, and only if it is of
+/// use.
 #[test]
 fn a_late_sum_is_taken_until_its_sender_is_told() {
     let (sums, first) = failed();

@@ -64,7 +64,7 @@ pub struct Probe {
     attempt: Option<u32>,
     /// Bytes of what has not passed whole.
     open: Vec<u8>,
-    /// What came was no frame: a fault has changed it.
+    /// Something came that is no frame: a fault has changed it.
     lost: bool,
 }
 
