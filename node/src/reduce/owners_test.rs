@@ -334,7 +334,7 @@ fn after_a_death_only_what_is_missing_is_sent_again() {
             let flock = || flock(codec, n, 9 * CHUNK_ELEMENTS + 77, 2048);
             for victim in 0..n {
                 let total = sent_bytes(&flock(), victim);
-                for (number, after) in (0..total).step_by(total / 7).chain([total - 1]).enumerate() {
+                for (number, after) in (0..total).step_by(total / 5).chain([total - 1]).enumerate() {
                     kept += assert_a_death_is_repaired(flock(), victim, after, number % 2 == 0).await;
                 }
             }
