@@ -113,9 +113,10 @@ bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine 
 bench-codec bench-train bench-step bench-fetch: build
 	@JSON=$(JSON) $(BIN)/$@
 
-# Over limited links as well, where namespaces can be made.
+# After deaths as well, and over limited links where namespaces can be made.
 bench-reduce: build
 	@JSON=$(JSON) $(BIN)/$@
+	@JSON=$(JSON) $(BIN)/$@ --deaths 24 --nodes 4,8 --mib 16 --codec bf16,int8
 	@if [ "$$(id -u)" = 0 ]; then JSON=$(JSON) $(BIN)/$@ --nodes 4 --rate 100; \
 		else echo "limited links SKIPPED: network namespaces need root"; fi
 

@@ -171,6 +171,7 @@ impl Flock {
                 delta: Arc::clone(delta),
                 feedback: Arc::default(),
                 parts: Arc::default(),
+                sums: Arc::default(),
             };
             async move { engine.run(job, Arc::new(|_| {})).await }
         };

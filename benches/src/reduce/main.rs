@@ -4,6 +4,7 @@
 //! On loopback the floor is the time of encryption, the kernel's copies and the codec, each measured alone and spread
 //! over the cores. On links of limited rate it is the wire: 2 (n - 1) / n of the encoded vector over each node's link.
 
+mod death;
 mod delayed;
 mod floor;
 mod place;
@@ -13,6 +14,7 @@ mod worker;
 
 use anyhow::{Result, bail, ensure};
 use clap::Parser;
+use death::After;
 use floor::Floor;
 use place::Places;
 use process::Process;
@@ -57,6 +59,10 @@ struct Arguments {
     /// know the distances then take turns with rings that do not
     #[arg(long, default_value_t = 1, requires = "delay")]
     sites: usize,
+    /// Let a member die at so many moments of a reduction, one after another, and count the bytes that the others send
+    /// again; in this process, without encryption and rivals
+    #[arg(long, conflicts_with_all = ["rate", "delay"])]
+    deaths: Option<usize>,
     /// KiB of f32 instead of --mib, for small rounds.
     #[arg(long)]
     kib: Option<usize>,
@@ -84,14 +90,19 @@ fn main() -> Result<()> {
     }
     let cores = std::thread::available_parallelism()?.get();
     match (&arguments.rate[..], arguments.delay) {
+        ([], None) if arguments.deaths.is_some() => println!("pipes, {cores} cores"),
         ([], None) => println!("loopback, {cores} cores"),
         (_, Some(delay)) => println!("pipes with {delay} ms of delay one way, {cores} cores"),
         (rates, None) => println!("links of {rates:?} Mbit/s a node, {cores} cores"),
     }
-    println!(
-        "{:>5} {:>7}  {:<16} {:>9} {:>9} {:>9} {:>7}",
-        "nodes", "MiB", "", "ms", "floor ms", "of floor", "bus GB/s"
-    );
+    if arguments.deaths.is_some() {
+        println!("{:>5} {:>7}  {:<16} {:>9} {:>9} {:>9}", "nodes", "MiB", "", "deaths", "again %", "at most %");
+    } else {
+        println!(
+            "{:>5} {:>7}  {:<16} {:>9} {:>9} {:>9} {:>7}",
+            "nodes", "MiB", "", "ms", "floor ms", "of floor", "bus GB/s"
+        );
+    }
     for &nodes in &arguments.nodes {
         ensure!(nodes >= 2, "--nodes: a flock has at least 2 members, not {nodes}");
         let rates = match &arguments.rate[..] {
@@ -102,9 +113,10 @@ fn main() -> Result<()> {
         let sizes = arguments.kib.map_or_else(|| arguments.mib.iter().map(|mib| mib << 18).collect(), |k| vec![k << 8]);
         for elements in sizes {
             let case = Case { arguments: &arguments, nodes, elements, cores, rates: &rates };
-            match arguments.delay {
-                Some(delay) => case.run_delayed(Duration::from_millis(delay))?,
-                None => case.run()?,
+            match (arguments.deaths, arguments.delay) {
+                (Some(deaths), _) => case.run_deaths(deaths)?,
+                (None, Some(delay)) => case.run_delayed(Duration::from_millis(delay))?,
+                (None, None) => case.run()?,
             }
         }
     }
@@ -238,6 +250,40 @@ impl Case<'_> {
                 }
             }
             contestants.iter().try_for_each(|contestant| self.report(contestant))?;
+        }
+        Ok(())
+    }
+
+    /// Counts what is sent again after deaths at moments that are spread evenly over a reduction. A death after which a
+    /// survivor has the update costs nothing again, and is left out.
+    fn run_deaths(&self, deaths: usize) -> Result<()> {
+        let flock = death::Flock::new(self.nodes, self.elements)?;
+        for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
+            let whole = flock.whole(way)?;
+            let mut shares = Vec::new();
+            for number in 0..deaths {
+                let moment = (number as f64 + 0.5) / deaths as f64;
+                if let After::Again(share) = flock.death(way, number % self.nodes, moment, whole)? {
+                    shares.push(share);
+                }
+            }
+            let percent = |share: f64| 100.0 * share;
+            let mean = percent(shares.iter().sum::<f64>() / shares.len().max(1) as f64);
+            let most = percent(shares.iter().copied().fold(0.0, f64::max));
+            let (engine, codec, bytes) = (way.engine_name(), way.codec_name(), self.elements * 4);
+            println!(
+                "{:>5} {:>7}  {:<16} {:>9} {mean:>9.2} {most:>9.2}",
+                self.nodes,
+                format!("{:.2}", bytes as f64 / f64::from(1 << 20)).trim_end_matches(".00"),
+                format!("{engine} {codec}"),
+                shares.len(),
+            );
+            let row = json!({
+                "bench": "reduce-deaths", "engine": engine, "codec": codec, "nodes": self.nodes, "bytes": bytes,
+                "moments": deaths, "deaths": shares.len(), "again_percent": mean, "again_percent_max": most,
+                "all_again": shares, "sent_bytes": whole, "version": env!("CARGO_PKG_VERSION"), "cores": self.cores,
+            });
+            append_row(json_file(self.arguments.json.as_deref()).as_deref(), &row)?;
         }
         Ok(())
     }

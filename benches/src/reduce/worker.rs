@@ -218,6 +218,7 @@ impl Flock {
             delta: Arc::clone(&self.vectors.mine),
             feedback: Arc::default(),
             parts: Arc::default(),
+            sums: Arc::default(),
         };
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         let before = heap::begin();

@@ -3,7 +3,7 @@
 
 use super::{Mode, armed};
 use crate::net::BulkStream;
-use crate::reduce::{OPENING_BYTES, opening_of};
+use crate::reduce::{OPENING_BYTES, WORD_HEADER_BYTES, follow, opening_of};
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, FrameScope};
 use starling_protocol::run::Codec;
 use std::io;
@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Capacity of the pipe between the engine and the lie, in bytes: a frame fits.
 const PIPE_BYTES: usize = 1 << 17;
+/// Most bytes of a word: a bit for each chunk of a huge model.
+const WORD_BYTES_MAX: usize = 1 << 20;
 /// Offset of the payload's length in a frame header.
 const LENGTH_AT: usize = 60;
 /// Offset of the record's number in an opening.
@@ -51,12 +53,18 @@ async fn tell(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
     to.write_all(&opening).await?;
     to.flush().await?;
     loop {
-        let mut bytes = [0; FRAME_HEADER_BYTES];
-        if from.read_exact(&mut bytes).await.is_err() {
+        let (mut bytes, mut first) = ([0; FRAME_HEADER_BYTES], [0; WORD_HEADER_BYTES]);
+        if from.read_exact(&mut first).await.is_err() {
             to.shutdown().await?;
             // The other side reads on; its answers still go back to the engine until it lets go.
             return std::future::pending().await;
         }
+        if let Some(length) = follow(&first) {
+            pass(&mut from, &mut to, &first, length).await?;
+            continue;
+        }
+        bytes[..WORD_HEADER_BYTES].copy_from_slice(&first);
+        from.read_exact(&mut bytes[WORD_HEADER_BYTES..]).await?;
         let header = FrameHeader::decode(&bytes).map_err(io::Error::other)?;
         let mut payload = vec![0; header.payload_len()];
         from.read_exact(&mut payload).await?;
@@ -85,6 +93,19 @@ async fn tell(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         to.write_all(&payload).await?;
         to.flush().await?;
     }
+}
+
+/// Passes on what the engine says of its sums as it is.
+async fn pass(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    first: &[u8],
+    length: usize,
+) -> io::Result<()> {
+    let mut bits = vec![0; length.min(WORD_BYTES_MAX)];
+    from.read_exact(&mut bits).await?;
+    to.write_all(&[first, &bits].concat()).await?;
+    to.flush().await
 }
 
 /// Falsifies the scale of a payload (int8 or bf16).

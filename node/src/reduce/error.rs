@@ -22,6 +22,8 @@ pub enum ReduceError {
     Sum { chunk: usize, source: CodecError },
     #[error("{fault} (peer {})", suspect.short())]
     Peer { suspect: NodeId, fault: PeerFault },
+    #[error("a later attempt has begun, or the record is decided")]
+    Over,
     #[error("the reduction's task ended by itself: {0}")]
     Task(String),
 }
@@ -75,14 +77,19 @@ pub enum PeerFault {
     Norm { chunk: usize, norm: f64, stated: f32 },
     #[error("with chunk {chunk} its sums are {norm:.3} long, while the parts can be {most:.3} at most together")]
     Sum { chunk: usize, norm: f64, most: f32 },
-    #[error("it says that it has parts of chunks that there are not")]
+    #[error("it says that it has parts or sums that there are not")]
     Held,
+    #[error("it writes another word about sums than the one that is due")]
+    Word,
+    #[error("the word about this node's sums came back changed")]
+    Garbled,
 }
 
 impl PeerFault {
     fn refusal(&self) -> Option<&'static str> {
         match self {
-            Self::Unreachable(_) | Self::Silent(_) | Self::Lost(_) => None,
+            // Any member may have changed a word that went all the way around.
+            Self::Unreachable(_) | Self::Silent(_) | Self::Lost(_) | Self::Garbled => None,
             Self::Frame(_) => Some("reduce_frame"),
             Self::OutOfOrder { .. } => Some("reduce_order"),
             Self::Early { .. } => Some("reduce_early"),
@@ -90,6 +97,7 @@ impl PeerFault {
             Self::Norm { .. } => Some("reduce_norm"),
             Self::Sum { .. } => Some("reduce_sum"),
             Self::Held => Some("reduce_held"),
+            Self::Word => Some("reduce_word"),
         }
     }
 }

@@ -197,6 +197,16 @@ fn unsaved(result: Result<(), StoreError>) {
     }
 }
 
+#[cfg(test)]
+impl Feedback {
+    /// The values that the payload of a sum has left out in an attempt.
+    pub fn staged_sum(&self, key: &AttemptKey, chunk: usize) -> Option<Vec<f32>> {
+        let residuals = self.residuals();
+        let staged = residuals.staged.iter().find(|staged| staged.key == *key);
+        staged.and_then(|staged| staged.sums.get(&chunk)).cloned()
+    }
+}
+
 /// The feedback of one attempt.
 pub(super) struct Share {
     feedback: Option<Arc<Feedback>>,
@@ -239,10 +249,23 @@ impl Share {
         for (left, sum) in left.iter_mut().zip(sum) {
             *left = sum - *left;
         }
+        self.stage_left(&mut feedback.residuals(), chunk, left);
+    }
+
+    /// Stages what the payload of a sum left out in a former attempt, since this attempt keeps that sum; false if it is
+    /// not known any more.
+    pub fn keep(&self, chunk: usize, former: &AttemptKey) -> bool {
+        let Some(feedback) = &self.feedback else { return true };
         let mut residuals = feedback.residuals();
-        if let Some(staged) = residuals.staged.iter_mut().find(|staged| staged.key == self.key) {
-            staged.sums.insert(chunk, left);
-        }
+        let staged = residuals.staged.iter().find(|staged| staged.key == *former);
+        let Some(left) = staged.and_then(|staged| staged.sums.get(&chunk)).cloned() else { return false };
+        self.stage_left(&mut residuals, chunk, left)
+    }
+
+    /// Stages the residual of a sum; false if this attempt has been given up.
+    fn stage_left(&self, residuals: &mut Residuals, chunk: usize, left: Vec<f32>) -> bool {
+        let staged = residuals.staged.iter_mut().find(|staged| staged.key == self.key);
+        staged.map(|staged| staged.sums.insert(chunk, left)).is_some()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob, Report,
-    RingReducer, RouterError,
+    RingReducer, RouterError, Sums,
 };
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
@@ -18,8 +18,13 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tap::Probe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
+
+mod tap;
+
+pub use tap::Tap;
 
 pub const RUN: Digest = Digest([1; 32]);
 /// An attempt that takes longer has failed.
@@ -50,6 +55,7 @@ pub struct Pipes {
     pub dead: Option<NodeId>,
     /// This member dies when it has sent this many bytes.
     pub kill: Option<Kill>,
+    pub tap: Option<Tap>,
 }
 
 /// When a member dies, and the sign that it has.
@@ -77,11 +83,12 @@ impl BulkLinks for Pipes {
             return Box::pin(async { Err(io::ErrorKind::NotConnected.into()) });
         }
         let (near, far) = tokio::io::duplex(self.room);
-        let far = if self.wire.is_none() && self.kill.is_none() {
+        let far = if self.wire.is_none() && self.kill.is_none() && self.tap.is_none() {
             far
         } else {
             let (relayed, out) = tokio::io::duplex(self.room);
-            tokio::spawn(relay(far, relayed, self.wire, self.kill.clone()));
+            let probe = self.tap.as_ref().map(|tap| tap.on(self.me, to));
+            tokio::spawn(relay_tapped(far, relayed, (self.wire, self.kill.clone()), probe));
             out
         };
         self.routers[&to].route(self.me, BulkStream::new(far));
@@ -100,10 +107,19 @@ impl BulkLinks for Pipes {
 
 /// Carries bytes between the two ends, in both directions; both end at once.
 pub async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
+    relay_tapped(from, to, (wire, kill), None).await;
+}
+
+async fn relay_tapped(
+    from: DuplexStream,
+    to: DuplexStream,
+    (wire, kill): (Option<Wire>, Option<Kill>),
+    probe: Option<Probe>,
+) {
     let (from_read, mut from_write) = tokio::io::split(from);
     let (mut to_read, to_write) = tokio::io::split(to);
     tokio::select! {
-        () = forward(from_read, to_write, wire, kill) => {}
+        () = forward(from_read, to_write, (wire, kill), probe) => {}
         _ = tokio::io::copy(&mut to_read, &mut from_write) => {}
     }
 }
@@ -111,14 +127,17 @@ pub async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kil
 async fn forward(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
-    wire: Option<Wire>,
-    kill: Option<Kill>,
+    (wire, kill): (Option<Wire>, Option<Kill>),
+    mut probe: Option<Probe>,
 ) {
     let (mut passed, mut buffer) = (0, vec![0; 4096]);
     while let Ok(len @ 1..) = from.read(&mut buffer).await {
         let bytes = &mut buffer[..len];
         if kill.as_ref().is_some_and(|kill| !kill.pass(len)) {
             return;
+        }
+        if let Some(probe) = &mut probe {
+            probe.see(bytes);
         }
         let result = match wire {
             Some(Wire::CutAfter(end)) if passed + len > end => return drop(to.write_all(&bytes[..end - passed]).await),
@@ -152,6 +171,7 @@ pub struct Flock {
     pub deltas: Vec<Arc<Vec<f32>>>,
     pub feedback: Vec<Arc<Feedback>>,
     pub parts: Vec<Arc<Parts>>,
+    pub sums: Vec<Arc<Sums>>,
     /// The members that the record before expects.
     pub expected: Vec<(NodeId, u32)>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
@@ -161,6 +181,8 @@ pub struct Flock {
     /// Name of the set, and number of the record.
     pub set: Digest,
     pub seq: u64,
+    /// The frames that the members send are noted here.
+    pub tap: Option<Tap>,
 }
 
 impl Flock {
@@ -176,6 +198,7 @@ impl Flock {
             members: (0..n).map(member).collect(),
             feedback: (0..n).map(|_| Arc::default()).collect(),
             parts: (0..n).map(|_| Arc::default()).collect(),
+            sums: (0..n).map(|_| Arc::default()).collect(),
             expected: (0..n).map(|n| (id(n), 0)).collect(),
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
@@ -183,6 +206,7 @@ impl Flock {
             lie: None,
             set: Digest([3; 32]),
             seq: 9,
+            tap: None,
         }
     }
 
@@ -214,22 +238,31 @@ impl Flock {
             flock: self.expected.clone(),
             feedback: Arc::clone(&self.feedback[position]),
             parts: Arc::clone(&self.parts[position]),
+            sums: Arc::clone(&self.sums[position]),
         }
     }
 
     /// The other members, with all that they know, after one has gone.
     pub fn without(&self, gone: usize) -> Self {
-        fn others<T: Clone>(all: &[T], gone: usize) -> Vec<T> {
-            [&all[..gone], &all[gone + 1..]].concat()
+        let others: Vec<usize> = (0..self.members.len()).filter(|place| *place != gone).collect();
+        self.among(&others)
+    }
+
+    /// Some of the members, with all that they know.
+    pub fn among(&self, places: &[usize]) -> Self {
+        fn some<T: Clone>(all: &[T], places: &[usize]) -> Vec<T> {
+            places.iter().map(|place| all[*place].clone()).collect()
         }
         Self {
-            members: others(&self.members, gone),
-            deltas: others(&self.deltas, gone),
-            feedback: others(&self.feedback, gone),
-            parts: others(&self.parts, gone),
+            members: some(&self.members, places),
+            deltas: some(&self.deltas, places),
+            feedback: some(&self.feedback, places),
+            parts: some(&self.parts, places),
+            sums: some(&self.sums, places),
             expected: self.expected.clone(),
             routers: Arc::clone(&self.routers),
-            set: Digest([gone as u8 + 50; 32]),
+            set: Digest([places.iter().fold(64, |set, place| set ^ 1 << place); 32]),
+            tap: self.tap.clone(),
             ..*self
         }
     }
@@ -252,7 +285,7 @@ impl Flock {
     /// The links of a member without a fault.
     pub fn pipes(&self, position: usize) -> Pipes {
         let (me, routers) = (self.members[position].member, Arc::clone(&self.routers));
-        Pipes { me, routers, wire: None, room: self.room, dead: None, kill: None }
+        Pipes { me, routers, wire: None, room: self.room, dead: None, kill: None, tap: self.tap.clone() }
     }
 
     pub fn start_on(
@@ -336,9 +369,8 @@ impl Flock {
         results
     }
 
-    /// Runs an attempt in which all live; returns the bytes that each has sent.
-    pub async fn bytes_sent(&self, attempt: u32) -> Vec<usize> {
-        let expected = self.specified();
+    /// Runs an attempt in which all live; returns the bytes that each has sent, and the update with which all end.
+    pub async fn bytes_sent(&self, attempt: u32) -> (Vec<usize>, Vec<u8>) {
         let start = |place: usize| {
             let kill = Kill { after: usize::MAX, sent: Arc::default(), now: Arc::default() };
             let sent = Arc::clone(&kill.sent);
@@ -346,13 +378,20 @@ impl Flock {
             (sent, tokio::spawn(part))
         };
         let running: Vec<_> = (0..self.members.len()).map(start).collect();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut updates) = (Vec::new(), Vec::new());
         for (sent, running) in running {
-            let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
-            assert!(ended.unwrap() == expected, "another update than specified");
+            updates.push(tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap().unwrap());
             bytes.push(sent);
         }
-        bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect()
+        let update = updates.pop().expect("a flock has members");
+        assert!(updates.iter().all(|other| *other == update), "two members end with different updates");
+        (bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect(), update)
+    }
+
+    /// The payload of each chunk of an update.
+    pub fn payloads<'a>(&self, update: &'a [u8]) -> Vec<&'a [u8]> {
+        let layout = update::Layout::of(self.codec, self.deltas[0].len(), update).expect("it is an update");
+        (0..update::chunks(self.deltas[0].len())).map(|chunk| &update[layout.range(chunk)]).collect()
     }
 
     /// Everybody's results; the bytes of member `bad.0` meet the fault `bad.1`.

@@ -11,6 +11,9 @@
 //!   predecessor -> reader: check, decode, add mine, encode -> board (the update's bytes) -> writer -> successor
 //!   each member -> reader: check, decode, wait for its turn, add -> sums -> encode -> writer -> each member
 //! ```
+//!
+//! Attempts at one record share what a failed one leaves: the parts that an owner was sent ([`Parts`]) and the finished
+//! sums ([`Sums`]).
 
 mod board;
 mod chunk;
@@ -20,17 +23,21 @@ mod fragments;
 #[cfg(test)]
 pub(crate) mod harness;
 mod held;
+#[cfg(test)]
+mod kept_test;
 mod links;
 mod opening;
 mod owners;
 mod parts;
 mod passed;
+mod payloads;
 mod progress;
 mod ring;
 mod router;
-mod sheet;
 pub(crate) mod stream;
+mod sums;
 mod turns;
+mod word;
 
 pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
@@ -44,6 +51,9 @@ pub use passed::Passed;
 pub use progress::{ProgressFn, Report};
 pub use ring::RingReducer;
 pub use router::{BulkRouter, RouterError};
+pub use sums::Sums;
+#[cfg(feature = "byzantine")]
+pub(crate) use word::{WORD_HEADER_BYTES, follow};
 
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
@@ -70,6 +80,8 @@ pub struct ReduceJob {
     pub feedback: Arc<Feedback>,
     /// The parts that this node was sent, as an owner, in earlier attempts of the record.
     pub parts: Arc<Parts>,
+    /// The sums that were finished in earlier attempts of the record.
+    pub sums: Arc<Sums>,
 }
 
 impl ReduceJob {
@@ -112,9 +124,11 @@ impl Drop for Attempt {
     }
 }
 
-/// Counts a breach of the protocol by a peer.
-fn count_refusal<T>(result: &Result<T, ReduceError>) {
-    if let Some(reason) = result.as_ref().err().and_then(ReduceError::refusal) {
+/// Counts a breach of the protocol by a peer, and remembers it for later attempts at the record.
+fn note_refusal<T>(result: &Result<T, ReduceError>, sums: &Sums) {
+    let Some(error) = result.as_ref().err() else { return };
+    if let Some(reason) = error.refusal() {
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+        error.suspect().into_iter().for_each(|suspect| sums.accuse(suspect));
     }
 }

@@ -12,8 +12,12 @@
 //! other in a circle. An attempt that makes no progress is ended from outside by dropping it.
 //!
 //! Repair: an owner keeps the parts that it was sent until the record is decided ([`Parts`](super::Parts)), also those
-//! that arrive after a failure. In a later attempt it first says which parts it has ([`held`]), and only the others are
-//! sent.
+//! that arrive after a failure, and everybody keeps the finished sums ([`Sums`](super::Sums)). In a later attempt each
+//! member first says which parts and sums it has ([`held`]), and only the others are sent. An owner makes no sum again
+//! that holds the contributions of all who are left.
+//!
+//! When a later attempt begins, a node ends its streams of the one before with the frame under way. Its readers first
+//! take what still flows of the earlier streams, so that it is not sent again.
 
 mod context;
 mod desk;
@@ -25,7 +29,8 @@ use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
 use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::turns::Turn;
-use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
+use super::word::{self, WordKind};
+use super::{Attempt, ReduceEngine, ReduceJob, Sums, note_refusal};
 use crate::net::BulkStream;
 use context::{Context, repairs};
 use desk::Desk;
@@ -61,8 +66,9 @@ impl ReduceEngine for OwnersReducer {
         let links = Arc::clone(&self.links);
         Box::pin(async move {
             let attempt = Attempt { links: Arc::clone(&links), key: job.key };
+            let sums = Arc::clone(&job.sums);
             let result = reduce(links, attempt, job, Progress::new(progress)).await;
-            count_refusal(&result);
+            note_refusal(&result, &sums);
             result
         })
     }
@@ -82,10 +88,10 @@ async fn reduce(
     let context = tokio::task::spawn_blocking(beginning).await;
     let context = Arc::new(context.map_err(|error| ReduceError::Task(error.to_string()))??);
     let mut tasks = JoinSet::new();
-    let (members, owned) = (context.members.len(), context.owners.chunks(context.me).len());
+    let (members, made) = (context.members.len(), context.made().count());
     let mut arriving: Vec<_> = (0..members).map(|_| None).collect();
     for place in (1..members).map(|after| (context.me + after) % members) {
-        let (arrived, parts) = mpsc::channel(owned.max(1));
+        let (arrived, parts) = mpsc::channel(made.max(1));
         arriving[place] = Some(parts);
         tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place));
         tasks.spawn(read(Arc::clone(&links), Arc::clone(&context), place, arrived));
@@ -94,31 +100,41 @@ async fn reduce(
     while let Some(ended) = tasks.join_next().await {
         let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
         if let Err(error) = result {
-            // Parts that still arrive are kept for the next attempt.
-            tokio::spawn(linger(tasks, attempt));
+            // Parts and sums that still arrive are kept for the next attempt.
+            tokio::spawn(linger(tasks, attempt, Arc::clone(&context.job.sums)));
             return Err(error);
         }
     }
     context.progress.finish();
-    Ok(context.sheet.take())
+    context.sheet.take().ok_or(ReduceError::Over)
 }
 
 /// Goes on serving the others for a while.
-async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
-    let rest = async { while tasks.join_next().await.is_some() {} };
+async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt, sums: Arc<Sums>) {
+    let rest = async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Ok(result) = ended {
+                note_refusal(&result, &sums);
+            }
+        }
+    };
     drop(tokio::time::timeout(LINGER, rest).await);
     tasks.shutdown().await;
     drop(attempt);
 }
 
-/// Adds up this node's chunks, one after another. Its own part is encoded and decoded like every other.
+/// Adds up this node's chunks, one after another, but for those whose sums are kept. Its own part is encoded and
+/// decoded like every other.
 async fn add_up(
     context: Arc<Context>,
     mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
 ) -> Result<(), ReduceError> {
     let (mut desk, mut sum) = (Desk::new(&context), Vec::new());
     let mut before = vec![0.0; context.members.len()];
-    for chunk in context.owners.chunks(context.me).iter().copied() {
+    for chunk in context.made() {
+        if !context.sheet.is_current() {
+            return Err(ReduceError::Over);
+        }
         sum.clear();
         sum.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
         for (place, parts) in arriving.iter_mut().enumerate() {
@@ -143,33 +159,47 @@ async fn add_up(
 async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
     let (mut stream, held) = open(&links, &context, place).await?;
     let mut turn = context.turns.join();
-    write_parts(&mut stream, &context, place, &held, &mut turn).await?;
-    write_sums(&mut stream, &context, place, turn).await?;
-    tokio::spawn(close(stream));
-    Ok(())
+    let mut written = write_parts(&mut stream, &context, place, &held.parts, &mut turn).await;
+    if written.is_ok() {
+        written = write_sums(&mut stream, &context, place, &held.sums, turn).await;
+    }
+    // A stream that a later attempt ends is closed in order as well: the member counts what is in it.
+    if matches!(written, Ok(()) | Err(ReduceError::Over)) {
+        tokio::spawn(close(stream));
+    }
+    written
 }
 
-/// Opens a stream to the member at `place`; also returns which of this node's parts it has already.
-async fn open(
-    links: &Arc<dyn BulkLinks>,
-    context: &Context,
-    place: usize,
-) -> Result<(BulkStream, Vec<bool>), ReduceError> {
+/// The parts and sums that a member has already.
+struct Held {
+    /// Whether it has this node's part, for each of its own chunks.
+    parts: Vec<bool>,
+    /// Whether it has the sum, for each of this node's chunks.
+    sums: Vec<bool>,
+}
+
+/// Opens a stream to the member at `place`; also returns what it has already.
+async fn open(links: &Arc<dyn BulkLinks>, context: &Context, place: usize) -> Result<(BulkStream, Held), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
     let stream = links.open(context.members[place].member).await;
     let mut stream = stream.map_err(|e| context.fault(place, PeerFault::Unreachable(e.to_string())))?;
     stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
     // The member shall know at once from which node it gets something, though that node's turn may come later.
     context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
-    let chunks = context.owners.chunks(place).len();
+    let (theirs, mine) = (context.owners.chunks(place).len(), context.owners.chunks(context.me).len());
     if !repairs(&context.job) {
-        return Ok((stream, vec![false; chunks]));
+        return Ok((stream, Held { parts: vec![false; theirs], sums: vec![false; mine] }));
     }
-    let said = context.progress.wait(place, Way::Out, Awaited::Part, held::read(&mut stream, chunks)).await;
-    let held = said.map_err(|what| context.fault(place, what))?;
-    context.sent[place].store(all_there(&held, 0), Ordering::Release);
+    let answer = async {
+        let parts = held::read(&mut stream, theirs).await?;
+        let sums = held::read_sums(&mut stream, mine, context.job.key.attempt).await?;
+        Ok::<_, PeerFault>((parts, sums))
+    };
+    let said = context.progress.wait(place, Way::Out, Awaited::Part, answer).await;
+    let (parts, sums) = said.map_err(|what| context.fault(place, what))?;
+    context.sent[place].store(all_there(&parts, 0), Ordering::Release);
     context.told[place].send_replace(true);
-    Ok((stream, held))
+    Ok((stream, Held { parts, sums: context.there(&sums) }))
 }
 
 /// The index of the first part at or after `from` that the owner does not hold.
@@ -190,6 +220,9 @@ async fn write_parts(
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     let chunks = context.owners.chunks(place).iter().copied().enumerate();
     for (index, chunk) in chunks.filter(|(index, _)| !held[*index]) {
+        if !context.sheet.is_current() {
+            return Err(ReduceError::Over);
+        }
         // The part is counted before it leaves: the sum may be back before the write returns.
         context.sent[place].store(all_there(held, index + 1), Ordering::Release);
         desk.encode_own(context, chunk)?;
@@ -201,18 +234,24 @@ async fn write_parts(
     Ok(())
 }
 
-/// Writes the sums that this node owns, as they are finished.
+/// Writes the sums that this node owns and the member at `place` lacks, as they are finished.
 async fn write_sums(
     stream: &mut BulkStream,
     context: &Context,
     place: usize,
+    there: &[bool],
     mut turn: Turn<'_>,
 ) -> Result<(), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
+    if repairs(&context.job) {
+        let word = word::encode(WordKind::There, there);
+        context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&word)).await.map_err(lost)?;
+    }
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     let mut payload = Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX);
-    for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
-        if *context.finished.borrow() <= index {
+    let chunks = context.owners.chunks(context.me).iter().copied().enumerate();
+    for (index, chunk) in chunks.filter(|(index, _)| !there[*index]) {
+        if !context.is_finished(index) {
             turn.rest();
             // The member shall have all finished sums during the wait.
             context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
@@ -220,12 +259,15 @@ async fn write_sums(
         let mut nothing = [0];
         tokio::select! {
             biased;
+            () = context.sheet.superseded() => return Err(ReduceError::Over),
             () = context.finished(index) => (),
             // The member writes nothing here: the read returns when it has closed the stream. A write would show that
             // too late.
             _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
         }
-        context.sheet.copy(chunk, &mut payload);
+        if !context.sheet.copy(chunk, &mut payload) {
+            return Err(ReduceError::Over);
+        }
         fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
         let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
         turn.write(frame.len(), written).await.map_err(lost)?;
@@ -244,30 +286,52 @@ async fn read(
     let from = context.members[place].member;
     let stream = context.progress.wait(place, Way::In, Awaited::Part, links.accept(context.job.key, from)).await;
     let mut stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
-    read_parts(&mut stream, &context, place, arrived).await?;
-    read_sums(&mut stream, &context, place).await?;
+    // The member ends its streams of earlier attempts when it begins one. What is still in them counts.
+    let _reading = tokio::time::timeout(LINGER, context.sheet.gate(from).lock_owned()).await;
+    let answer = answer(&mut stream, &context, place).await?;
+    read_parts(&mut stream, &context, place, answer.parts, arrived).await?;
+    read_sums(&mut stream, &context, place, &answer.sums).await?;
     tokio::spawn(expect_end(stream, from));
     Ok(())
 }
 
-/// Reads the member's parts of this node's chunks: those kept from an earlier attempt, and the others.
+/// The things that this node has told a member.
+struct Answer {
+    /// The member's parts that are here, for each of this node's chunks that are made in this attempt.
+    parts: Vec<Option<Arc<Vec<u8>>>>,
+    /// The bytes about the sums of the member's chunks.
+    sums: Vec<u8>,
+}
+
+/// Tells the member at `place` what is here of it, in any attempt but the first.
+async fn answer(stream: &mut BulkStream, context: &Context, place: usize) -> Result<Answer, ReduceError> {
+    let theirs = context.owners.chunks(place);
+    if !repairs(&context.job) {
+        return Ok(Answer { parts: vec![None; context.made().count()], sums: vec![0; theirs.len()] });
+    }
+    let (key, member) = (&context.job.key, &context.members[place]);
+    let parts: Vec<_> = context.made().map(|chunk| context.job.parts.get(key, member, chunk)).collect();
+    // A part of a sum that is kept is not needed.
+    let mut made = parts.iter().map(Option::is_some);
+    let chunks = 0..context.owners.chunks(context.me).len();
+    let held: Vec<bool> = chunks.map(|index| context.is_kept(index) || made.next() == Some(true)).collect();
+    let sums = context.sheet.tell(member.member, theirs);
+    let written = held::write(stream, &held, &sums).await;
+    written.map_err(|error| context.fault(place, PeerFault::Lost(error)))?;
+    Ok(Answer { parts, sums })
+}
+
+/// Reads the member's parts of this node's chunks that are made in this attempt: `kept` are those of an earlier one.
 async fn read_parts(
     stream: &mut BulkStream,
     context: &Context,
     place: usize,
+    kept: Vec<Option<Arc<Vec<u8>>>>,
     arrived: mpsc::Sender<Arc<Vec<u8>>>,
 ) -> Result<(), ReduceError> {
-    let chunks = context.owners.chunks(context.me);
     let (key, member) = (&context.job.key, &context.members[place]);
-    let mut kept = vec![None; chunks.len()];
-    if repairs(&context.job) {
-        kept = chunks.iter().map(|chunk| context.job.parts.get(key, member, *chunk)).collect();
-        let held: Vec<bool> = kept.iter().map(Option::is_some).collect();
-        let written = held::write(stream, &held).await;
-        written.map_err(|error| context.fault(place, PeerFault::Lost(error)))?;
-    }
     let mut desk = Desk::new(context);
-    for (chunk, kept) in chunks.iter().copied().zip(kept) {
+    for (chunk, kept) in context.made().zip(kept) {
         let part = match kept {
             Some(kept) => kept,
             None => {
@@ -289,10 +353,20 @@ async fn read_parts(
     Ok(())
 }
 
-/// Reads the sums that the member owns.
-async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+/// Reads the sums that the member owns, but for those that are here. `told` are this node's bytes about them.
+async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize, told: &[u8]) -> Result<(), ReduceError> {
     let (mut desk, mut before) = (Desk::new(context), 0.0);
-    for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
+    let mut there = vec![false; told.len()];
+    if repairs(&context.job) {
+        let read = word::read(stream, WordKind::There, told.len());
+        let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
+        there = read.map_err(|what| context.fault(place, what))?;
+    }
+    if there.iter().zip(told).any(|(there, told)| *there && *told == 0) {
+        return Err(context.fault(place, PeerFault::Held));
+    }
+    let chunks = context.owners.chunks(place).iter().copied().enumerate();
+    for (index, chunk) in chunks.filter(|(index, _)| !there[*index]) {
         let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload);
         let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
         read.map_err(|what| context.fault(place, what))?;
@@ -303,7 +377,7 @@ async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> 
         }
         desk.check_sum(context, chunk, (place, &mut before))?;
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
-        context.sheet.put(chunk, &desk.payload);
+        context.sheet.arrive(chunk, &desk.payload, context.members[place].member);
     }
     Ok(())
 }

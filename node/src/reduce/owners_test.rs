@@ -1,4 +1,4 @@
-use super::super::harness::{Flock, Pipes, RUN, Wire, runtime};
+use super::super::harness::{Flock, Pipes, RUN, Tap, Wire, runtime};
 use super::*;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
@@ -221,6 +221,51 @@ fn a_member_that_claims_parts_of_chunks_that_do_not_exist_is_refused() {
     });
 }
 
+/// The words about sums: a member that says it has a sum of this attempt or of a later one; an owner that leaves out a
+/// sum that nobody claims to have, and one whose word has another shape.
+#[test]
+fn words_about_sums_that_cannot_be_are_refused() {
+    runtime().block_on(async {
+        let mut flock = flock(Codec::Int8, 2, 2 * CHUNK_ELEMENTS, 1 << 20);
+        let zeros = vec![0; 2 * (CHUNK_ELEMENTS / 256) + CHUNK_ELEMENTS];
+        let answer = async {
+            let mut stream = flock.pipes(0).accept(flock.key(1), flock.members[1].member).await.unwrap();
+            // No parts, and the sum of chunk 1 from attempt 1 itself.
+            stream.write_all(&[0, 2]).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let error = tokio::select! {
+            result = flock.start(1, 1, None) => result.unwrap_err(),
+            () = answer => unreachable!(),
+        };
+        assert_eq!(error.refusal(), Some("reduce_held"), "{error}");
+        let word = |bits: &[bool]| word::encode(WordKind::There, bits);
+        let cases = [
+            (word(&[true]), "reduce_held"),
+            ([&word(&[false])[..8], &[0b10]].concat(), "reduce_held"),
+            (word(&[false; 9]), "reduce_word"),
+            (word::encode(WordKind::Finished, &[false]), "reduce_word"),
+        ];
+        for (bytes, reason) in cases {
+            flock.seq += 1;
+            let (job, mut frame) = (flock.job(0, 1), Vec::new());
+            let scope = FrameScope { run: RUN, key: job.key, codec: job.codec, elements: job.delta.len() };
+            fill_frame(&mut frame, &scope, FrameKind::Contrib, 1, &zeros);
+            let lie = async {
+                let mut stream = flock.pipes(0).open(job.members[1].member).await.unwrap();
+                let opening = opening::encode(&RUN, &job.key);
+                stream.write_all(&[&opening[..], &frame, &bytes].concat()).await.unwrap();
+                std::future::pending::<()>().await;
+            };
+            let error = tokio::select! {
+                result = flock.start(1, 1, None) => result.unwrap_err(),
+                () = lie => unreachable!(),
+            };
+            assert_eq!((error.suspect(), error.refusal()), (Some(flock.members[0].member), Some(reason)), "{error}");
+        }
+    });
+}
+
 /// Waits until the survivors have from each other all parts that an owner can have; returns whether they do.
 async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
     let owners = flock.owners();
@@ -239,62 +284,84 @@ async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
     true
 }
 
-/// Bytes that each member may send in an attempt after a failed one: its missing parts, and all sums.
-fn repair_bytes(flock: &Flock, attempt: u32) -> Vec<usize> {
-    let (n, owners) = (flock.members.len(), flock.owners());
-    let bytes = |place: usize| {
-        let parts = (0..n).filter(|to| *to != place).map(|to| {
-            let held = |chunk: &usize| flock.parts[to].get(&flock.key(attempt), &flock.members[place], *chunk);
-            let missing: Vec<usize> = owners.chunks(to).iter().copied().filter(|chunk| held(chunk).is_none()).collect();
-            frames_bytes(flock, &missing)
-        });
-        parts.sum::<usize>() + (n - 1) * (frames_bytes(flock, owners.chunks(place)) + opening::OPENING_BYTES)
-    };
-    (0..n).map(bytes).collect()
+/// A member dies when it has sent so many bytes, and the others make another attempt. `docs/protocol/3-reduction.md`
+/// §3.5.5: what the survivors' chunks need leaves once, in the first attempt or in the second, also what was on its way
+/// when the first one failed. A sum that its owner has finished stays as it is. All other sums are made of the parts of
+/// the survivors. `wait` begins the second attempt only when they have each other's parts. Returns the number of sums
+/// that were kept.
+async fn assert_a_death_is_repaired(mut flock: Flock, victim: usize, after: usize, wait: bool) -> usize {
+    let case = format!("{}, {} members, {victim} dies after {after}", flock.codec, flock.members.len());
+    let (tap, before) = (Tap::default(), flock.specified());
+    flock.tap = Some(tap.clone());
+    let results = flock.with_a_death(victim, after, 0).await;
+    if wait {
+        all_is_kept(&flock, victim).await;
+    }
+    let rest = flock.without(victim);
+    let owners = rest.owners();
+    let owner = |chunk: usize| owners.owner(chunk).expect("each chunk has an owner");
+    let made = |chunk: &usize| rest.sums[owner(*chunk)].made(&rest.members[owner(*chunk)].member, *chunk);
+    let chunks = 0..update::chunks(rest.deltas[0].len());
+    let finished: Vec<usize> = chunks.clone().filter(made).collect();
+    let ((_, update), anew) = (rest.bytes_sent(1).await, rest.specified());
+    for chunk in chunks {
+        let payload = rest.payloads(&update)[chunk];
+        // An owner may finish a sum after the look at it, and before the next attempt begins.
+        let kept = payload == rest.payloads(&before)[chunk];
+        let fresh = !finished.contains(&chunk) && payload == rest.payloads(&anew)[chunk];
+        assert!(kept || fresh, "{case}: chunk {chunk}");
+    }
+    // A member that has ended with the update has nothing for another attempt.
+    if results.iter().any(|(_, result)| result.is_ok()) {
+        return finished.len();
+    }
+    let (dead, of_dead) = (flock.members[victim].member, flock.owners().chunks(victim).to_vec());
+    let mut left = BTreeSet::new();
+    for frame in tap.frames(0).into_iter().chain(tap.frames(1)) {
+        if ![frame.from, frame.to].contains(&dead) && !of_dead.contains(&frame.chunk) {
+            let once = left.insert((frame.from, frame.to, frame.kind as u8, frame.chunk));
+            assert!(once, "{case}: {frame:?} has left before");
+        }
+    }
+    finished.len()
 }
 
-/// `docs/protocol/3-reduction.md` §3.5.5: after an owner's death contributors send its chunks again, and nothing else.
 #[test]
 fn after_a_death_only_what_is_missing_is_sent_again() {
     runtime().block_on(async {
-        let (mut cases, mut whole) = (0, 0);
-        for codec in [Codec::Int4, Codec::Int8] {
-            for victim in 0..4 {
-                let total = sent_bytes(&flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048), victim);
-                for after in (0..total).step_by(total / 7).chain([total - 1]) {
-                    let flock = flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
-                    flock.with_a_death(victim, after, 0).await;
-                    let (kept, rest) = (all_is_kept(&flock, victim).await, flock.without(victim));
-                    let oracle = repair_bytes(&rest, 1);
-                    assert_eq!(rest.bytes_sent(1).await, oracle, "{victim} died after {after} of {total}");
-                    cases += 1;
-                    if kept {
-                        whole += 1;
-                        // Two of the three survivors send each of the dead one's chunks to the third.
-                        let sums: usize =
-                            (0..3).map(|place| 2 * frames_bytes(&rest, rest.owners().chunks(place))).sum();
-                        let again = 2 * frames_bytes(&flock, flock.owners().chunks(victim));
-                        assert_eq!(oracle.iter().sum::<usize>(), again + sums + 6 * opening::OPENING_BYTES);
-                    }
+        let mut kept = 0;
+        for (codec, n) in [(Codec::Int4, 4), (Codec::Int8, 4), (Codec::TopK { k: 64 }, 3), (Codec::Bf16, 6)] {
+            let flock = || flock(codec, n, 9 * CHUNK_ELEMENTS + 77, 2048);
+            for victim in 0..n {
+                let total = sent_bytes(&flock(), victim);
+                for (number, after) in (0..total).step_by(total / 5).chain([total - 1]).enumerate() {
+                    kept += assert_a_death_is_repaired(flock(), victim, after, number % 2 == 0).await;
                 }
             }
         }
-        assert!(whole * 2 > cases, "in {whole} of {cases} the survivors had each other's parts");
+        assert!(kept > 0, "some sums were finished");
     });
 }
 
+/// The residual of a sum is kept with it: an owner that keeps all of its sums has the residuals of the attempt before.
 #[test]
-fn one_death_after_another_is_repaired() {
+fn residuals_of_kept_sums_are_kept() {
     runtime().block_on(async {
-        let five = flock(Codec::TopK { k: 64 }, 5, 11 * CHUNK_ELEMENTS + 9, 2048);
-        five.with_a_death(1, sent_bytes(&five, 1) / 4, 0).await;
-        let four = five.without(1);
-        four.with_a_death(3, 6000, 1).await;
-        let three = four.without(3);
-        let oracle = repair_bytes(&three, 2);
-        // Lingering tasks of the attempts before may still bring parts.
-        let sent = three.bytes_sent(2).await;
-        assert!(sent.iter().zip(&oracle).all(|(sent, oracle)| sent <= oracle), "{sent:?} of at most {oracle:?}");
+        let flock = flock(Codec::Int4, 3, 6 * CHUNK_ELEMENTS, 2048);
+        // Member 1 dies in the middle of its sums, so the others have its parts, and neither has all sums.
+        flock.with_a_death(1, sent_bytes(&flock, 1) - 3 * frames_bytes(&flock, &[0]) - 100, 0).await;
+        let (rest, deadline) = (flock.without(1), tokio::time::Instant::now() + 3 * LINGER);
+        let (owned, me) = (rest.owners().chunks(0).to_vec(), rest.members[0].member);
+        let made = || owned.iter().copied().filter(|chunk| rest.sums[0].made(&me, *chunk)).collect::<Vec<usize>>();
+        while made().is_empty() {
+            assert!(tokio::time::Instant::now() < deadline, "it finishes no sum");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let made = made();
+        let former: Vec<_> = made.iter().map(|chunk| rest.feedback[0].staged_sum(&flock.key(0), *chunk)).collect();
+        rest.bytes_sent(1).await;
+        let now: Vec<_> = made.iter().map(|chunk| rest.feedback[0].staged_sum(&rest.key(1), *chunk)).collect();
+        assert!(former == now && former.iter().all(Option::is_some));
     });
 }
 

@@ -1,9 +1,11 @@
-use super::super::harness::{Flock, Pipes, RUN, Wire, runtime};
+use super::super::harness::{Flock, Pipes, RUN, Tap, Wire, runtime};
 use super::super::opening;
+use super::super::word::{self, WordKind};
 use super::*;
 use proptest::prelude::*;
 use starling_protocol::frame::FrameHeader;
 use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::ring::Half;
 use starling_protocol::run::{Codec, EngineKind};
 
 /// Bytes that a member sends, opening included.
@@ -75,13 +77,14 @@ fn a_starved_member_is_furthest_behind() {
 #[test]
 fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
     runtime().block_on(async {
-        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
+        let mut flock = Flock::new(EngineKind::Ring, Codec::Int8, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
         let expected = flock.specified();
         let total = sent_bytes(&flock, 1);
         let frame = FRAME_HEADER_BYTES + 33 * 1024;
         let cuts = (0..total).step_by(frame / 2).chain([1, total - 1]);
-        for (attempt, cut) in cuts.enumerate() {
-            let results = flock.run(attempt as u32, Some((1, Wire::CutAfter(cut)))).await;
+        for cut in cuts {
+            flock.seq += 1;
+            let results = flock.run(0, Some((1, Wire::CutAfter(cut)))).await;
             assert!(results[2].is_err(), "the successor missed bytes, cut at {cut} of {total}");
             for result in results {
                 match result {
@@ -98,69 +101,140 @@ fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
 #[test]
 fn a_stream_that_is_lost_while_its_writer_waits_ends_the_attempt() {
     runtime().block_on(async {
-        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS, 1 << 20);
-        for (attempt, cut) in [0, 1, opening::OPENING_BYTES, opening::OPENING_BYTES + 100].into_iter().enumerate() {
-            let results = flock.run(attempt as u32, Some((1, Wire::CutAfter(cut)))).await;
-            let error = results[1].as_ref().expect_err("its stream is cut");
-            assert!(error.suspect().is_some() && error.refusal().is_none(), "cut at {cut}: {error}");
-            assert!(results[2].is_err(), "the successor missed bytes, cut at {cut}");
+        let mut flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS, 1 << 20);
+        let opening = opening::OPENING_BYTES;
+        // In later attempts words come between the opening and the frames.
+        for cut in [0, 1, opening, opening + 1, opening + 10, opening + 100] {
+            for attempt in [0, 1] {
+                flock.seq += 1;
+                let results = flock.run(attempt, Some((1, Wire::CutAfter(cut)))).await;
+                let error = results[1].as_ref().expect_err("its stream is cut");
+                assert!(error.suspect().is_some() && error.refusal().is_none(), "cut at {cut}: {error}");
+                assert!(results[2].is_err(), "the successor missed bytes, cut at {cut}");
+            }
         }
     });
 }
 
-/// The byte at which each hop begins in a member's stream, and the end.
-fn hop_bytes(flock: &Flock, position: usize) -> Vec<usize> {
+/// The bytes after each frame that a member sends.
+fn frame_ends(flock: &Flock, position: usize) -> Vec<usize> {
     let elements = flock.deltas[0].len();
     let ring = Ring::new(flock.members.len(), update::chunks(elements));
-    let framed = |range: std::ops::Range<usize>| {
-        range.len() * FRAME_HEADER_BYTES + update::chunks_range(flock.codec, elements, range).len()
-    };
     let mut at = vec![opening::OPENING_BYTES];
-    for hop in ring.hops(position) {
-        at.push(at[at.len() - 1] + framed(ring.segment(hop.send)));
+    for chunk in ring.hops(position).flat_map(|hop| ring.segment(hop.send)) {
+        at.push(at[at.len() - 1] + FRAME_HEADER_BYTES + update::chunk_range(flock.codec, elements, chunk).len());
     }
     at
 }
 
-/// A ring's sums are weighted for one set, so nothing of a failed attempt is of use: after a death at any hop of either
-/// half, the next attempt costs a ring of the others, and not a byte more.
+/// `docs/protocol/3-reduction.md` §3.4.3: after a death at any moment, chunks of which a survivor has the finished sum
+/// keep it, and it is sent to those that lack it once each; the others go around the ring of the survivors.
+async fn assert_a_death_is_repaired(mut flock: Flock, victim: usize, after: usize) {
+    let case = format!("{}, {} members, {victim} dies after {after}", flock.codec, flock.members.len());
+    let before = flock.specified();
+    for (place, result) in flock.with_a_death(victim, after, 0).await {
+        match result {
+            Ok(update) => assert!(update == before, "{case}: {place} ends with another update"),
+            Err(error) => assert!(error.suspect().is_some() && error.refusal().is_none(), "{case}: {error}"),
+        }
+    }
+    let tap = Tap::default();
+    flock.tap = Some(tap.clone());
+    let rest = flock.without(victim);
+    let finished: Vec<Vec<bool>> = rest.sums.iter().map(|sums| sums.finished()).collect();
+    let (_, update) = rest.bytes_sent(1).await;
+    let (anew, frames, others) = (rest.specified(), tap.frames(1), rest.members.len() - 1);
+    for chunk in 0..update::chunks(rest.deltas[0].len()) {
+        let holders = finished.iter().filter(|sums| sums.get(chunk) == Some(&true)).count();
+        let expected = if holders > 0 { &before } else { &anew };
+        assert!(rest.payloads(&update)[chunk] == rest.payloads(expected)[chunk], "{case}: chunk {chunk}");
+        let sent = |kind| frames.iter().filter(|frame| (frame.chunk, frame.kind) == (chunk, kind)).count();
+        let hops = if holders > 0 { (0, others - holders + 1) } else { (others, others) };
+        assert_eq!((sent(FrameKind::Contrib), sent(FrameKind::Reduced)), hops, "{case}: chunk {chunk}");
+    }
+}
+
 #[test]
-fn a_death_at_any_hop_costs_one_ring_of_the_others() {
+fn a_death_after_any_frame_is_repaired() {
     runtime().block_on(async {
-        for codec in [Codec::Int8, Codec::Bf16] {
-            for victim in 0..4 {
-                let ring = || Flock::new(EngineKind::Ring, codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
-                let hops = hop_bytes(&ring(), victim);
-                assert_eq!(hops.last(), Some(&sent_bytes(&ring(), victim)));
-                // Before anything, as each hop begins, and in the middle of each.
-                let middles = hops.windows(2).map(|hop| (hop[0] + hop[1]) / 2);
-                for after in hops[..hops.len() - 1].iter().copied().chain(middles).chain([0]) {
-                    let flock = ring();
-                    let expected = flock.specified();
-                    for (place, result) in flock.with_a_death(victim, after, 0).await {
-                        match result {
-                            Ok(update) => assert!(update == expected, "{place} ends with another update"),
-                            Err(error) => assert!(error.suspect().is_some() && error.refusal().is_none(), "{error}"),
-                        }
-                    }
-                    let rest = flock.without(victim);
-                    let oracle: Vec<usize> = (0..3).map(|place| sent_bytes(&rest, place)).collect();
-                    assert_eq!(rest.bytes_sent(1).await, oracle, "{victim} died after {after}");
+        let flock = |codec, n| Flock::new(EngineKind::Ring, codec, n, 7 * CHUNK_ELEMENTS + 77, 2048);
+        for n in 3..=6 {
+            for victim in 0..n {
+                // A member that dies before it sends anything cannot be reached either.
+                for after in frame_ends(&flock(Codec::Int8, n), victim).into_iter().chain([0]) {
+                    assert_a_death_is_repaired(flock(Codec::Int8, n), victim, after).await;
                 }
             }
         }
+        for after in frame_ends(&flock(Codec::Bf16, 4), 1) {
+            assert_a_death_is_repaired(flock(Codec::Bf16, 4), 1, after + 1000).await;
+        }
+    });
+}
+
+/// A member that writes these bytes after the opening of attempt 1, and stays.
+async fn say(flock: &Flock, position: usize, bytes: &[u8]) {
+    let (links, job) = (flock.pipes(position), flock.job(position, 1));
+    let next = (position + 1) % job.members.len();
+    let mut stream = links.open(job.members[next].member).await.unwrap();
+    stream.write_all(&opening::encode(&RUN, &job.key)).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[test]
+fn a_word_of_another_shape_is_refused() {
+    runtime().block_on(async {
+        // Four chunks and the flag: five bits, of which the others are surplus.
+        let mut flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS, 1 << 16);
+        let word = |bits: usize| word::encode(WordKind::Finished, &vec![true; bits]);
+        let surplus = [&word(5)[..8], &[0b10_0000]].concat();
+        let of_owners = word::encode(WordKind::There, &[true; 5]);
+        let cases = [(surplus, "reduce_held"), (word(9), "reduce_word"), (word(0), "reduce_word")];
+        for (bytes, reason) in cases.into_iter().chain([(of_owners, "reduce_word")]) {
+            flock.seq += 1;
+            let error = tokio::select! {
+                result = flock.start(1, 1, None) => result.unwrap_err(),
+                () = say(&flock, 0, &bytes) => unreachable!(),
+            };
+            assert_eq!((error.suspect(), error.refusal()), (Some(flock.members[0].member), Some(reason)), "{error}");
+        }
+    });
+}
+
+/// A member changes what another says of its sums. The other notices it when its own word comes back. Anybody may have
+/// done that, so nobody is refused, and later attempts keep nothing.
+#[test]
+fn a_word_that_comes_back_changed_ends_the_attempt_and_all_keeping() {
+    runtime().block_on(async {
+        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS, 1 << 16);
+        let word = |bit: bool| word::encode(WordKind::Finished, &[false, bit, false, false, false]);
+        // Member 2 passes on another word of member 1 than it has heard.
+        let lie = [word(false), word(true), word(false)].concat();
+        // Words go from 2 to 0 to 1: member 0 says its own, then those of 2 and of 1.
+        let (honest, liar) = (flock.start(1, 1, None), say(&flock, 2, &lie));
+        let error = tokio::select! {
+            result = honest => result.unwrap_err(),
+            _ = futures::future::join(flock.start(0, 1, None), liar) => unreachable!(),
+        };
+        assert!(matches!(&error, ReduceError::Peer { fault: PeerFault::Garbled, .. }), "{error}");
+        assert_eq!(error.refusal(), None);
+        let (key, members, elements) = (flock.key(2), flock.stated(None), 4 * CHUNK_ELEMENTS);
+        let beginning = Beginning { key, members: &members, codec: flock.codec, elements, longest: None };
+        assert_eq!(Sheet::begin(&flock.sums[1], &beginning).word().first(), Some(&true), "it keeps nothing");
     });
 }
 
 #[test]
 fn a_changed_byte_is_refused_wherever_it_is() {
     runtime().block_on(async {
-        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS + 300, 2048);
+        let mut flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS + 300, 2048);
         let total = sent_bytes(&flock, 0);
         let after_opening = opening::OPENING_BYTES;
         let heads = after_opening..after_opening + FRAME_HEADER_BYTES;
-        for (attempt, at) in heads.chain((after_opening + FRAME_HEADER_BYTES..total).step_by(9973)).enumerate() {
-            let results = flock.run(attempt as u32, Some((0, Wire::Flip(at)))).await;
+        for at in heads.chain((after_opening + FRAME_HEADER_BYTES..total).step_by(9973)) {
+            flock.seq += 1;
+            let results = flock.run(0, Some((0, Wire::Flip(at)))).await;
             let error = results[1].as_ref().unwrap_err();
             assert_eq!(error.suspect(), Some(flock.members[0].member));
             assert_eq!(error.refusal(), Some("reduce_frame"), "byte {at}: {error}");
@@ -179,14 +253,8 @@ fn repeated_frames_are_refused() {
 }
 
 /// A predecessor that plays both its halves at once, without waiting for anything.
-async fn play(
-    flock: &Flock,
-    position: usize,
-    attempt: u32,
-    kinds: &[FrameKind],
-    payload_of: impl Fn(usize) -> Vec<u8>,
-) {
-    let job = flock.job(position, attempt);
+async fn play(flock: &Flock, position: usize, kinds: &[FrameKind], payload_of: impl Fn(usize) -> Vec<u8>) {
+    let job = flock.job(position, 0);
     let elements = job.delta.len();
     let scope = FrameScope { run: RUN, key: job.key, codec: job.codec, elements };
     let ring = Ring::new(job.members.len(), update::chunks(elements));
@@ -210,23 +278,25 @@ async fn play(
 fn finished_sums_before_their_time_are_refused() {
     runtime().block_on(async {
         // The test reads nothing of what member 1 sends, so its own parts cannot have left when "finished" sums arrive.
-        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 30 * CHUNK_ELEMENTS, 1024);
+        let mut flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 30 * CHUNK_ELEMENTS, 1024);
         let zeros = |_| vec![0; 2 * (CHUNK_ELEMENTS / 256) + CHUNK_ELEMENTS];
         let error = tokio::select! {
             result = flock.start(1, 0, None) => result.unwrap_err(),
-            () = play(&flock, 0, 0, &[FrameKind::Contrib, FrameKind::Reduced], zeros) => unreachable!(),
+            () = play(&flock, 0, &[FrameKind::Contrib, FrameKind::Reduced], zeros) => unreachable!(),
         };
         assert_eq!(error.refusal(), Some("reduce_early"), "{error}");
+        flock.seq += 1;
         let error = tokio::select! {
-            result = flock.start(1, 1, None) => result.unwrap_err(),
-            () = play(&flock, 0, 1, &[FrameKind::Reduced], zeros) => unreachable!(),
+            result = flock.start(1, 0, None) => result.unwrap_err(),
+            () = play(&flock, 0, &[FrameKind::Reduced], zeros) => unreachable!(),
         };
         assert_eq!(error.refusal(), Some("reduce_order"), "{error}");
         // q = -128 in every element, a scale of one: no encoder writes that.
         let bad = |_| [[0x80, 0x3f].repeat(CHUNK_ELEMENTS / 256), vec![0x80; CHUNK_ELEMENTS]].concat();
+        flock.seq += 1;
         let error = tokio::select! {
-            result = flock.start(1, 2, None) => result.unwrap_err(),
-            () = play(&flock, 0, 2, &[FrameKind::Contrib], bad) => unreachable!(),
+            result = flock.start(1, 0, None) => result.unwrap_err(),
+            () = play(&flock, 0, &[FrameKind::Contrib], bad) => unreachable!(),
         };
         assert_eq!(error.refusal(), Some("reduce_payload"), "{error}");
     });

@@ -58,9 +58,10 @@ impl Driver {
         };
         // The residuals are those of the round that this COMMIT would end.
         let round = self.state.head().record.round.saturating_add(1);
-        let (feedback, parts) = (self.residuals.of_round(round), Arc::clone(&self.reductions.parts));
+        let feedback = self.residuals.of_round(round);
+        let (parts, sums) = (Arc::clone(&self.reductions.parts), Arc::clone(&self.reductions.sums));
         let run = self.reductions.run;
-        let job = ReduceJob { run, key, codec, members, flock, me: self.me, delta, feedback, parts };
+        let job = ReduceJob { run, key, codec, members, flock, me: self.me, delta, feedback, parts, sums };
         self.gauges.reduce_started();
         self.reductions.start(job, self.net.clone(), self.results.clone());
     }

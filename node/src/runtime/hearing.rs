@@ -7,6 +7,7 @@ use crate::exit::Failure;
 use crate::net::{Unfit, Verify};
 use starling_protocol::engine::io::{Input, Refusal};
 use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::message::{Awaited, Awaits, Message};
 use starling_protocol::wire::{self, Opened, WireError};
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
@@ -38,11 +39,22 @@ impl Driver {
         bytes: Vec<u8>,
         opened: Option<Box<Opened>>,
     ) -> Result<(), Failure> {
+        if let Some(opened) = &opened {
+            self.note_report(from, &opened.message);
+        }
         let input = match opened {
             Some(opened) => Input::Opened { from, opened: *opened, bytes },
             None => Input::Message { from, bytes },
         };
         self.feed(input).await
+    }
+
+    /// A member says that it has refused another's bytes in a reduction: sums may hold what came of them.
+    fn note_report(&self, from: NodeId, message: &Message) {
+        let Message::Head(head) = message else { return };
+        if let Some(Awaits { what: Awaited::Refused, from: accused }) = head.awaits {
+            self.reductions.sums.hear(from, accused, (head.lineage, head.seq));
+        }
     }
 
     /// Tells the network who is of the flock, if that may have changed.
@@ -62,7 +74,7 @@ mod tests {
     use super::*;
     use starling_protocol::identity::{Ed25519Signer, Signer};
     use starling_protocol::limits::PROTOCOL_VERSION;
-    use starling_protocol::message::{Hello, Leave, Message};
+    use starling_protocol::message::{Hello, Leave};
 
     const RUN: Digest = Digest([7; 32]);
 

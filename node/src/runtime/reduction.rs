@@ -3,7 +3,9 @@
 use super::ledger::Update;
 use super::matter::Outcome;
 use crate::net::{BulkStream, NetHandle};
-use crate::reduce::{BulkRouter, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer};
+use crate::reduce::{
+    BulkRouter, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer, Sums,
+};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::run::EngineKind;
 use starling_protocol::{Digest, NodeId, update};
@@ -11,12 +13,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The attempt under way, its streams, and the parts that attempts at one record share.
+/// The attempt under way, its streams, and the parts and sums that attempts at one record share.
 pub struct Reductions {
     pub run: Digest,
     engine: EngineKind,
     router: BulkRouter,
     pub parts: Arc<Parts>,
+    pub sums: Arc<Sums>,
     current: Option<Reduction>,
 }
 
@@ -28,7 +31,7 @@ struct Reduction {
 
 impl Reductions {
     pub fn new(run: Digest, engine: EngineKind) -> Self {
-        Self { run, engine, router: BulkRouter::new(run), parts: Arc::default(), current: None }
+        Self { run, engine, router: BulkRouter::new(run), parts: Arc::default(), sums: Arc::default(), current: None }
     }
 
     /// Hands on a stream that a peer opened for an attempt.
@@ -77,6 +80,7 @@ impl Reductions {
     pub fn forget(&mut self, seq: u64) {
         self.current.take_if(|reduction| reduction.key.seq <= seq);
         self.parts.forget();
+        self.sums.forget();
     }
 }
 

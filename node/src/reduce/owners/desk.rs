@@ -54,7 +54,7 @@ impl Desk {
         context.share.mend(chunk, sum);
         coder.encode(sum, payload).map_err(|source| ReduceError::Sum { chunk, source })?;
         context.share.stage(chunk, sum, payload, coder);
-        context.sheet.put(chunk, payload);
+        context.sheet.finish(chunk, payload, context.job.me);
         context.finished.send_modify(|count| *count += 1);
         Ok(())
     }
