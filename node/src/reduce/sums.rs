@@ -132,9 +132,8 @@ impl State {
         if self.key.is_some_and(|now| now.lineage == key.lineage && place(now) > place(key)) {
             return;
         }
-        let follows = |former: AttemptKey| {
-            (former.lineage, former.seq) == (key.lineage, key.seq) && former.attempt < key.attempt
-        };
+        let follows =
+            |former: AttemptKey| (former.lineage, former.seq) == (key.lineage, key.seq) && former.attempt < key.attempt;
         let fits = self.payloads.as_ref().is_none_or(|payloads| payloads.are_of(codec, elements));
         if !self.key.is_some_and(follows) || !fits {
             *self = Self::default();
