@@ -429,19 +429,54 @@ impl Flock {
 
     /// The update by the specification, without residuals of earlier rounds.
     pub fn specified(&self) -> Vec<u8> {
-        let weights = Contribution::weights(&self.stated(None));
         if self.engine == EngineKind::Owners {
+            let weights = Contribution::weights(&self.stated(None));
             let views: Vec<&[f32]> = self.deltas.iter().map(|delta| delta.as_slice()).collect();
             return update::owners::reduce(self.codec, &weights, &views).unwrap();
         }
+        let weighted = self.weighted();
+        let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
+        update::reduce(self.codec, &views).unwrap()
+    }
+
+    fn weighted(&self) -> Vec<Vec<f32>> {
+        let weights = Contribution::weights(&self.stated(None));
         let weighted = self.deltas.iter().zip(weights).map(|(delta, weight)| {
             let mut delta = delta.to_vec();
             update::apply_weight(weight, &mut delta);
             delta
         });
-        let weighted: Vec<Vec<f32>> = weighted.collect();
-        let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
-        update::reduce(self.codec, &views).unwrap()
+        weighted.collect()
+    }
+
+    /// The payloads of these chunks, ascending, if a ring reduces them alone.
+    pub fn specified_of(&self, chunks: &[usize]) -> Vec<Vec<u8>> {
+        if chunks.is_empty() {
+            return Vec::new();
+        }
+        let of_chunks = |delta: Vec<f32>| {
+            let chunk = |chunk: &usize| delta.chunks(CHUNK_ELEMENTS).nth(*chunk).unwrap_or_default().to_vec();
+            chunks.iter().flat_map(chunk).collect::<Vec<f32>>()
+        };
+        let some: Vec<Vec<f32>> = self.weighted().into_iter().map(of_chunks).collect();
+        let views: Vec<&[f32]> = some.iter().map(Vec::as_slice).collect();
+        let update = update::reduce(self.codec, &views).unwrap();
+        let layout = update::Layout::of(self.codec, some[0].len(), &update).expect("it is an update");
+        (0..chunks.len()).map(|chunk| update[layout.range(chunk)].to_vec()).collect()
+    }
+
+    /// The updates in which each chunk's sum begins with another member. With owners there is one.
+    pub fn specified_from_anywhere(&self) -> Vec<Vec<u8>> {
+        if self.engine == EngineKind::Owners {
+            return vec![self.specified()];
+        }
+        let mut weighted = self.weighted();
+        let turn = |_| {
+            weighted.rotate_left(1);
+            let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
+            update::reduce(self.codec, &views).unwrap()
+        };
+        (0..self.members.len()).map(turn).collect()
     }
 }
 

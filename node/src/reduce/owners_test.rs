@@ -158,6 +158,7 @@ fn a_frame_that_is_not_due_or_not_canonical_is_refused() {
         let sums = owners.chunks(0).iter().map(|chunk| (FrameKind::Reduced, *chunk));
         let refused = async |attempt: u32, frames: Vec<(FrameKind, usize)>, payload: &dyn Fn(usize) -> Vec<u8>| {
             flock.parts[1].forget();
+            flock.sums[1].forget();
             let error = tokio::select! {
                 result = flock.start(1, attempt, None) => result.unwrap_err(),
                 () = play(&flock, attempt, &frames, payload) => unreachable!(),

@@ -143,11 +143,15 @@ async fn assert_a_death_is_repaired(mut flock: Flock, victim: usize, after: usiz
     let rest = flock.without(victim);
     let finished: Vec<Vec<bool>> = rest.sums.iter().map(|sums| sums.finished()).collect();
     let (_, update) = rest.bytes_sent(1).await;
-    let (anew, frames, others) = (rest.specified(), tap.frames(1), rest.members.len() - 1);
+    let (frames, others) = (tap.frames(1), rest.members.len() - 1);
+    let holders = |chunk: usize| finished.iter().filter(|sums| sums.get(chunk) == Some(&true)).count();
+    let left: Vec<usize> = (0..update::chunks(rest.deltas[0].len())).filter(|chunk| holders(*chunk) == 0).collect();
+    let mut anew = rest.specified_of(&left).into_iter();
     for chunk in 0..update::chunks(rest.deltas[0].len()) {
-        let holders = finished.iter().filter(|sums| sums.get(chunk) == Some(&true)).count();
-        let expected = if holders > 0 { &before } else { &anew };
-        assert!(rest.payloads(&update)[chunk] == rest.payloads(expected)[chunk], "{case}: chunk {chunk}");
+        let holders = holders(chunk);
+        let kept = (holders > 0).then(|| rest.payloads(&before)[chunk].to_vec());
+        let expected = kept.or_else(|| anew.next());
+        assert!(Some(rest.payloads(&update)[chunk].to_vec()) == expected, "{case}: chunk {chunk}");
         let sent = |kind| frames.iter().filter(|frame| (frame.chunk, frame.kind) == (chunk, kind)).count();
         let hops = if holders > 0 { (0, others - holders + 1) } else { (others, others) };
         assert_eq!((sent(FrameKind::Contrib), sent(FrameKind::Reduced)), hops, "{case}: chunk {chunk}");
