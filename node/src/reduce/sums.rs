@@ -279,7 +279,8 @@ impl Sheet {
     pub fn longest(&self) -> Option<f32> {
         let state = self.state()?;
         let now = state.sets.get(&self.key.attempt)?;
-        let of_use = |set: &&Set| set.key == self.key || (!state.nothing && set.covers(&now.members));
+        // Also if this node keeps nothing: the sender may not have heard of the refusal for which it does not.
+        let of_use = |set: &&Set| set.key == self.key || set.covers(&now.members);
         let squares = |set: &Set| set.longest.map(|norm| f64::from(norm) * f64::from(norm));
         let sum: Option<f64> = state.sets.values().filter(of_use).map(squares).sum();
         sum.map(|sum| sum.sqrt().min(f64::from(f32::MAX)) as f32)

@@ -79,7 +79,9 @@ fn an_accused_member_that_is_left_out_lets_nothing_be_kept() {
         accuse(&sums);
         // As long as it takes part, its sums are no worse than the others.
         assert_eq!(begin(&sums, key(4, 1), &members(&[1, 2, 3])).word(), [false, true, false, true]);
-        assert_eq!(begin(&sums, key(4, 2), &members(&[1, 2])).word(), [true, false, false, false]);
+        let next = begin(&sums, key(4, 2), &members(&[1, 2]));
+        assert_eq!(next.word(), [true, false, false, false]);
+        assert!(next.longest() > Some(3.0), "others may keep sums all the same");
     }
     // Words about another record, of a stranger and about a stranger do not count.
     let (sums, _) = failed();

@@ -116,8 +116,8 @@ impl Task {
     /// The updates of a run of records: at once if they are several, and one after another if that fails. Where one
     /// does not come, those before it, and why.
     async fn updates_of(&self, run: Vec<Wanted>, progress: Progress<'_>) -> (Vec<Came>, Option<Failed>) {
-        let changing: Vec<&Record> =
-            run.iter().map(|(link, _)| &link.record).filter(|record| record.changes_state()).collect();
+        let changing = run.iter().filter(|(link, _)| link.record.changes_state());
+        let changing: Vec<(&Record, Codec)> = changing.map(|(link, codec)| (&link.record, *codec)).collect();
         let mut at_once = Vec::new();
         if changing.len() > 1 {
             match self.at_once(&changing, progress).await {
@@ -143,16 +143,18 @@ impl Task {
         (came, None)
     }
 
-    /// The updates of these records from one source, in one round trip.
-    async fn at_once(&self, records: &[&Record], progress: Progress<'_>) -> Result<Vec<Vec<u8>>, String> {
-        let expected = Expect::AtMost(update::encoded_max(Codec::Bf16, self.elements) as u64);
-        let request = |record: &&Record| (FetchRequest::Update { seq: record.seq }, expected);
+    /// The updates of these records from one source, in one round trip. All are held before any is checked, so none may be
+    /// longer than its codec lets it be.
+    async fn at_once(&self, records: &[(&Record, Codec)], progress: Progress<'_>) -> Result<Vec<Vec<u8>>, String> {
+        let request = |(record, codec): &(&Record, Codec)| {
+            (FetchRequest::Update { seq: record.seq }, Expect::AtMost(self.longest(record, *codec) as u64))
+        };
         let requests: Vec<_> = records.iter().map(request).collect();
         let ask = async |source: NodeId, begun: Begun| {
             let came = |bytes| self.count(bytes, progress);
             let answer = self.net.fetch_updates(source, &requests, || begun.tell(), came).await;
             let updates = answer.map_err(|e| e.to_string())?;
-            let fit = updates.iter().zip(records).all(|(bytes, record)| update::digest(bytes) == record.update);
+            let fit = updates.iter().zip(records).all(|(bytes, (record, _))| update::digest(bytes) == record.update);
             if fit && updates.len() == records.len() {
                 Ok(updates)
             } else {
@@ -170,16 +172,15 @@ impl Task {
             Err(why) => {
                 tracing::info!("the update of record {} is fetched whole: {why}", record.seq);
                 let _turn = self.asking.lock().await;
-                return self.whole(record, progress).await.map(Fetched::whole);
+                return self.whole(record, codec, progress).await.map(Fetched::whole);
             }
         }
-        self.whole(record, progress).await.map(Fetched::whole)
+        self.whole(record, codec, progress).await.map(Fetched::whole)
     }
 
     /// The whole update of a record from one source.
-    async fn whole(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
-        // An update longer than the longest codec's is none.
-        let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
+    async fn whole(&self, record: &Record, codec: Codec, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
+        let bytes_max = self.longest(record, codec) as u64;
         let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::Update { seq: record.seq };
             let came = |bytes| self.count(bytes, progress);

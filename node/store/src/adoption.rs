@@ -25,9 +25,12 @@ impl Store {
     pub fn begin_adopt(&self, manifest: &Manifest) -> Result<Vec<Digest>, StoreError> {
         let _bulk = lock(&self.bulk);
         let missing = self.missing(manifest)?;
-        self.require_room(missing.len())?;
-        *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = Some(Adoption::new(manifest, &missing));
+        let adopt = |adoption| *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = adoption;
+        adopt(Some(Adoption::new(manifest, &missing)));
+        // What adoptions before it have left goes first: it must not take the room that is asked for.
+        self.prune_chunks();
         self.make_room_to_adopt();
+        self.require_room(missing.len()).inspect_err(|_| adopt(None))?;
         Ok(missing)
     }
 
