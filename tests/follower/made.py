@@ -13,7 +13,7 @@ from records import GENESIS, LEARNER, VOTER, Link, Member, Record, Span, audit, 
 from specification import Codec, RunSpec, read_spec
 from votes import (FORK_TAG, ON_THE_RECORD, SET_VALUE, SKIP_VALUE, VOTE_TAG, Certificate, Fork, Question, Value, Vote,
                    check_certificate, is_quorum)
-from wire import ZERO, BytesOf, Fault, ListOf, OneOf, Opt, demand, fields_of, u32, u64
+from wire import VERSION, ZERO, BytesOf, Fault, ListOf, OneOf, Opt, demand, fields_of, u32, u64
 
 
 def encode(kind: Any, value: Any) -> bytes:
@@ -50,7 +50,7 @@ class World:
         key, body = self.keys[place], struct.pack("<H", tag) + encode(kind, message)
         sender = key.public_key().public_bytes_raw()
         signature = key.sign(b"starling control v1" + self.parent.record.run + sender + body)
-        return struct.pack("<H", 3) + sender + u32(len(body)) + body + signature
+        return struct.pack("<H", VERSION) + sender + u32(len(body)) + body + signature
 
     def vote(self, place: int, link: Link, **other: Any) -> bytes:
         """A vote for a SKIP, except for the fields in `other`."""

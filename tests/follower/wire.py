@@ -52,6 +52,9 @@ def u64(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
+# The version of the protocol (§1.5.1).
+VERSION = 4
+
 # The y coordinates of the points of order 1, 2, 4 and 8.
 P25519 = 2**255 - 19
 SMALL_ORDER = {
@@ -199,7 +202,7 @@ class Envelope:
 def open_envelope(data: bytes, run: bytes, tag: int, message: type[T] | tuple[Any, ...], limit: int) -> tuple[bytes, T]:
     """The sender and the message of an envelope with a valid signature in this run (§1.5.1)."""
     envelope = decode(Envelope, data, limit)
-    demand(envelope.version == 4, "§1.5.1", f"version {envelope.version}")
+    demand(envelope.version == VERSION, "§1.5.1", f"version {envelope.version}")
     check_signature(envelope.sender, envelope.signature, b"starling control v1" + run + envelope.sender + envelope.body)
     demand(envelope.body[:2] == struct.pack("<H", tag), "§1.5.2", f"the message's tag is not {tag}")
     return envelope.sender, decode(message, envelope.body[2:], limit)
