@@ -82,7 +82,7 @@ fn place(line: Option<usize>) -> String {
     line.map(|line| format!("line {line}: ")).unwrap_or_default()
 }
 
-/// What to write in place of a value that is none of `known`.
+/// Advice in place of a value that is none of `known`.
 fn value_hint(value: &str, known: &[&str]) -> String {
     match nearest(value, known.iter().copied()) {
         Some(near) => format!("did you mean \"{near}\"?"),

@@ -51,7 +51,7 @@ fn value(got: &str) -> String {
     }
 }
 
-/// What a value must be, from serde's or our own name of it.
+/// The kind of value that a key takes, from serde's or our own name of it.
 fn wanted(expected: &str) -> String {
     let whole = |most: u64| format!("a whole number from 0 to {most}");
     match expected {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Inner steps of a round.
 const STEPS_DEFAULT: u32 = 30;
-/// What to write for keys that must be there.
+/// Examples of keys that must be there.
 const EXAMPLES: [(&str, &str); 1] =
     [("name", "`name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 of a-z, 0-9 and -")];
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::node_file::NodeFile;
 
-/// What a reader of a file with this text says; the path is `FILE`.
+/// The message of a reader of a file with this text; the path is `FILE`.
 fn refusal<T>(load: fn(&Path) -> Result<T, Failure>, text: &str) -> String {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("file.toml");

@@ -84,8 +84,8 @@ fn one_death_after_another_keeps_what_is_finished() {
     });
 }
 
-/// A member is left out of one attempt and is back in the next. What was made without it is of no use then; what was
-/// made with it before is, and everybody ends with one version of each chunk.
+/// A member is left out of one attempt and is back in the next. Sums that were made without it are of no use then; those
+/// made with it before are, and everybody ends with one version of each chunk.
 #[test]
 fn a_member_that_comes_back_finds_its_contribution_in_every_sum() {
     runtime().block_on(async {

@@ -286,7 +286,7 @@ async fn read(
     let from = context.members[place].member;
     let stream = context.progress.wait(place, Way::In, Awaited::Part, links.accept(context.job.key, from)).await;
     let mut stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
-    // The member ends its streams of earlier attempts when it begins one. What is still in them counts.
+    // The member ends its streams of earlier attempts when it begins one. Bytes that are still in them count.
     let _reading = tokio::time::timeout(LINGER, context.sheet.gate(from).lock_owned()).await;
     let answer = answer(&mut stream, &context, place).await?;
     read_parts(&mut stream, &context, place, answer.parts, arrived).await?;

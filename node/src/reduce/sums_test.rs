@@ -60,7 +60,7 @@ fn sums_are_kept_for_a_subset_of_the_same_contributions() {
     }
 }
 
-/// Attempt 1 is not of member 3. What it finished is of no use in attempt 2, which is; what attempt 0 finished is.
+/// Attempt 1 is not of member 3. Its sums are of no use in attempt 2, which is; those of attempt 0 are.
 #[test]
 fn a_sum_is_of_the_attempt_that_has_finished_it() {
     let (sums, _) = failed();

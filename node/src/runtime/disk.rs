@@ -20,7 +20,7 @@ const RESIDUAL_FILES: u64 = 3;
 /// The database and small files in a new folder. Records take some ten kilobytes a round besides.
 const DATABASE_BYTES: u64 = 16 << 20;
 
-/// What a node of a run puts on its disk, in bytes.
+/// The bytes that a node of a run puts on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskNeed {
     /// The canonical state, as one snapshot.
@@ -77,7 +77,7 @@ impl DiskNeed {
             self.rounds.saturating_mul(2).saturating_add(ahead).saturating_mul(self.update),
             // Those on the disk stay until new ones are written.
             self.moments.saturating_mul(2),
-            // Of contributions and of sums.
+            // Residuals of contributions, and of sums.
             RESIDUAL_FILES.saturating_mul(2).saturating_mul(self.residual),
             // The base of a lineage, and the difference of one that gave way.
             self.parameters.saturating_mul(2),

@@ -27,7 +27,7 @@ impl Store {
         let missing = self.missing(manifest)?;
         let adopt = |adoption| *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = adoption;
         adopt(Some(Adoption::new(manifest, &missing)));
-        // What adoptions before it have left goes first: it must not take the room that is asked for.
+        // Chunks that earlier adoptions have left go first: they must not take the room that is asked for.
         self.prune_chunks();
         self.make_room_to_adopt();
         self.require_room(missing.len()).inspect_err(|_| adopt(None))?;

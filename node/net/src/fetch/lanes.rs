@@ -18,7 +18,7 @@ const FRESH: Duration = Duration::from_secs(10);
 #[derive(Clone, Default)]
 pub struct Lanes(Arc<Mutex<BTreeMap<NodeId, Arc<Lane>>>>);
 
-/// The places for streams to one source. Who waits longest gets the next one.
+/// The places for streams to one source. The download that waits longest gets the next one.
 pub(super) struct Lane {
     places: Arc<Semaphore>,
     waiting: AtomicUsize,
