@@ -4,6 +4,7 @@ use super::ctx::Ctx;
 use super::io::Notice;
 use super::offer::Offer;
 use super::outbox::Out;
+use super::peer::Peer;
 use super::round::{Round, Training};
 use super::succession;
 use crate::limits::VOTERS_MAX;
@@ -60,7 +61,7 @@ impl Round {
     /// A node that has just started, and has lost the quorum as they have, does not make them wait for another one. A
     /// single statement is no reason to go.
     fn others_fork(&self, ctx: &Ctx) -> bool {
-        let members = ctx.fork_members(self.fork_signed());
+        let members = ctx.fork_members(self.quorum_loss.fork.as_ref());
         let said = |id: &&NodeId| {
             let fork = ctx.peers.get(id).and_then(|peer| peer.said.fork.as_ref());
             fork.is_some_and(|(fork, _)| fork.parent == self.head.digest)
@@ -72,7 +73,7 @@ impl Round {
 
     /// Says with which members this node would go on. Returns the fork when all of them say the same.
     fn propose_fork(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
-        let members = ctx.fork_members(self.fork_signed());
+        let members = ctx.fork_members(self.quorum_loss.fork.as_ref());
         let record = ctx.fork_record(&members).filter(|_| members.contains(&ctx.me))?;
         let fork = ctx.fork_statement(&members, &record)?;
         let bytes = ctx.seal(&Message::Fork(fork.clone()))?;
@@ -80,6 +81,8 @@ impl Round {
             let targets: Vec<NodeId> = members.iter().filter(|id| **id != ctx.me).copied().collect();
             out.send_bytes(&targets, &bytes, None);
             self.quorum_loss.fork = Some(fork.clone());
+            // Members that stand on the Fork that this one replaces do not count any more.
+            ctx.watch.begin();
         }
         let said = |id: &NodeId| {
             if *id == ctx.me {
@@ -104,14 +107,9 @@ impl Round {
         self.write(None, record, certificate, true, ctx, out);
     }
 
-    /// Digest of the fork's record that this node has signed last.
-    fn fork_signed(&self) -> Option<Digest> {
-        self.quorum_loss.fork.as_ref().map(|fork| fork.record)
-    }
-
     /// Whether this is the record of the fork that this node has signed last.
     pub fn forks_to(&self, record: &Digest) -> bool {
-        self.fork_signed().as_ref() == Some(record)
+        self.quorum_loss.fork.as_ref().is_some_and(|fork| fork.record == *record)
     }
 
     /// Whether a proposal to fork is about this round.
@@ -147,22 +145,25 @@ impl Ctx {
         voters.filter(|id| !self.voter_in_reach(id)).collect()
     }
 
-    /// The members that this node would fork with: all that it can hear and that have its head, or already the fork
-    /// that this node has signed. The latter have all statements, and this node lacks one for a moment.
-    fn fork_members(&self, signed: Option<Digest>) -> Vec<NodeId> {
+    /// The members that this node would fork with: all that it can hear and that have its head, and of the members of
+    /// the fork that it has signed last those that have that one already. The latter have all statements, and this node
+    /// lacks one for a moment.
+    fn fork_members(&self, signed: Option<&Fork>) -> Vec<NodeId> {
         let Some(head) = &self.head else { return Vec::new() };
-        let here = |id: &NodeId| {
-            *id == self.me
-                || self.peers.get(id).is_some_and(|peer| {
-                    let stands = peer
-                        .said
-                        .head
-                        .as_ref()
-                        .is_some_and(|theirs| theirs.record == head.digest || signed == Some(theirs.record));
-                    peer.present() && stands && self.spoke_lately(peer)
-                })
+        let signed = signed.filter(|fork| fork.parent == head.digest);
+        let goes = |id: &NodeId, record: &Digest| {
+            signed.is_some_and(|fork| {
+                let named = |index| member_indices(&fork.members).any(|member| member == index);
+                fork.record == *record && head.record.member_index(id).is_some_and(named)
+            })
         };
-        let here: Vec<NodeId> = head.record.members().filter(here).collect();
+        let stands = |peer: &Peer, id: &NodeId| {
+            peer.said.head.as_ref().is_some_and(|at| at.record == head.digest || goes(id, &at.record))
+        };
+        let heard = |id: &NodeId| {
+            self.peers.get(id).is_some_and(|peer| peer.present() && stands(peer, id) && self.spoke_lately(peer))
+        };
+        let here: Vec<NodeId> = head.record.members().filter(|id| *id == self.me || heard(id)).collect();
         // A fork's proof has room for so many statements: voters come first, then the others in the shared order. The
         // members left out find a lineage that is longer than theirs, and join it.
         let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
@@ -195,5 +196,80 @@ impl Ctx {
             record: record.digest(),
             members: member_bits(indices),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Head, Phase};
+    use crate::wire::sample::node;
+
+    /// A round in which this node has said Fork with all that it hears.
+    fn that_forks(ctx: &Ctx) -> (Round, Fork) {
+        let mut round = ctx.sample_round();
+        assert!(round.propose_fork(ctx, &mut Out::default()).is_none(), "the others have said nothing yet");
+        let fork = round.quorum_loss.fork.clone().expect("a Fork");
+        assert_eq!(member_indices(&fork.members).count(), ctx.head.as_ref().expect("a head").record.members().len());
+        (round, fork)
+    }
+
+    fn stand(ctx: &mut Ctx, fill: u8, record: Digest) {
+        let head = ctx.head.as_ref().expect("a head");
+        let said = Head {
+            lineage: head.record.lineage,
+            seq: head.record.seq,
+            record,
+            tokens: 0,
+            phase: Phase::QuorumLost,
+            progress: 0,
+            awaits: None,
+        };
+        ctx.peers.entry(node(fill)).and_modify(|peer| peer.said.head = Some(said));
+    }
+
+    fn sample() -> Ctx {
+        let mut ctx = Ctx::sample();
+        let head = ctx.head.as_ref().expect("a head").digest;
+        stand(&mut ctx, 16, head);
+        stand(&mut ctx, 32, head);
+        ctx
+    }
+
+    #[test]
+    fn a_member_on_the_fork_that_was_said_last_counts_as_long_as_that_is_the_last() {
+        let mut ctx = sample();
+        let (mut round, first) = that_forks(&ctx);
+        stand(&mut ctx, 16, first.record);
+        ctx.watch.clear();
+        round.propose_fork(&ctx, &mut Out::default());
+        assert_eq!(round.quorum_loss.fork.as_ref(), Some(&first), "it has what this node lacks for a moment");
+        assert!(!ctx.watch.has_begun());
+
+        // The other one goes. The Fork without it has another record, on which nobody stands.
+        ctx.peers.entry(node(32)).and_modify(|peer| peer.link.connected = false);
+        round.propose_fork(&ctx, &mut Out::default());
+        let second = round.quorum_loss.fork.clone().expect("a Fork");
+        assert_eq!(member_indices(&second.members).count(), 2);
+        assert!(ctx.watch.has_begun(), "the state is gone through once more before the node sleeps");
+        round.propose_fork(&ctx, &mut Out::default());
+        let third = round.quorum_loss.fork.clone().expect("a Fork");
+        assert_eq!(member_indices(&third.members).count(), 1);
+        ctx.watch.clear();
+        round.propose_fork(&ctx, &mut Out::default());
+        assert!(round.quorum_loss.fork.as_ref() == Some(&third) && !ctx.watch.has_begun(), "nothing more follows");
+    }
+
+    #[test]
+    fn a_member_that_stands_on_a_fork_without_it_does_not_count() {
+        let mut ctx = sample();
+        ctx.peers.entry(node(16)).and_modify(|peer| peer.link.connected = false);
+        let mut round = ctx.sample_round();
+        round.propose_fork(&ctx, &mut Out::default());
+        let fork = round.quorum_loss.fork.clone().expect("a Fork");
+        ctx.peers.entry(node(16)).and_modify(|peer| peer.link.connected = true);
+        stand(&mut ctx, 16, fork.record);
+        round.propose_fork(&ctx, &mut Out::default());
+        assert_eq!(round.quorum_loss.fork, Some(fork));
     }
 }
