@@ -12,8 +12,6 @@ use serde_json::{Value, json};
 
 /// The newcomer's name in the scenario.
 const NEWCOMER: &str = "late";
-/// The newcomer starts when this round is committed.
-const START_ROUND: u64 = 8;
 /// Bytes of the state for each parameter: the parameter itself and the outer optimizer's moment, both f32.
 const STATE_BYTES: u64 = 8;
 
@@ -35,6 +33,9 @@ pub struct JoinSetting {
     /// Inner steps of a round, of 50 ms each
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub steps: u32,
+    /// The newcomer starts when this round is committed
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    pub at_round: u32,
 }
 
 impl JoinSetting {
@@ -57,7 +58,7 @@ impl JoinSetting {
 
     /// The scenario ends with the first commit that holds a contribution of everybody, the newcomer included.
     fn scenario(&self) -> String {
-        let Self { preset, donors, mbit, newcomer_mbit, steps } = self;
+        let Self { preset, donors, mbit, newcomer_mbit, steps, at_round } = self;
         format!(
             "about = \"a newcomer joins a flying flock of {donors}\"\nend_s = 1\nlimit_s = 3600\n\
              null_trainer_ms = 50\n\
@@ -65,13 +66,13 @@ impl JoinSetting {
              [[nodes]]\nname = \"donor\"\ncount = {donors}\nsite = \"room\"\nup_mbit = {mbit}\ndown_mbit = {mbit}\n\
              [[nodes]]\nname = \"{NEWCOMER}\"\nsite = \"room\"\nup_mbit = {newcomer_mbit}\n\
              down_mbit = {newcomer_mbit}\nlater = true\n\
-             [[faults]]\nkind = \"start\"\nat_round = {START_ROUND}\nnodes = [\"{NEWCOMER}\"]\n\
-             [expect]\nmax_gap_s = 900\nsettle_s = 1800\nrounds = {START_ROUND}\n"
+             [[faults]]\nkind = \"start\"\nat_round = {at_round}\nnodes = [\"{NEWCOMER}\"]\n\
+             [expect]\nmax_gap_s = 900\nsettle_s = 1800\nrounds = {at_round}\n"
         )
     }
 
     fn text(&self, join: &Join) -> String {
-        let Self { preset, donors, mbit, newcomer_mbit, steps } = self;
+        let Self { preset, donors, mbit, newcomer_mbit, steps, .. } = self;
         let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
         let s = |seconds: f64| format!("{seconds:.1} s");
         let fetched = format!("{}, updates after its snapshot included", mb(join.fetched_bytes));

@@ -5,7 +5,7 @@ use crate::stage::Entry;
 use std::path::Path;
 
 fn setting() -> JoinSetting {
-    JoinSetting { preset: "30m".into(), donors: 3, mbit: 100, newcomer_mbit: 1000, steps: 60 }
+    JoinSetting { preset: "30m".into(), donors: 3, mbit: 100, newcomer_mbit: 1000, steps: 60, at_round: 8 }
 }
 
 fn entry(seen: f64, what: What, node: Option<&str>) -> Entry {
@@ -79,5 +79,5 @@ fn the_newcomer_comes_while_the_others_fly() {
     let donor = (false, 100_000_000);
     assert_eq!(lines[..4], [donor, donor, donor, (true, 1_000_000_000)]);
     assert_eq!(scenario.faults[0].plan, Plan::Start { ticket: false });
-    assert_eq!((scenario.faults[0].when, &scenario.faults[0].nodes[..]), (When::Round(START_ROUND), &[3][..]));
+    assert_eq!((scenario.faults[0].when, &scenario.faults[0].nodes[..]), (When::Round(8), &[3][..]));
 }
