@@ -57,5 +57,8 @@ mod variant;
 mod view;
 
 pub use canonical::Canonical;
+pub use disk::room as disk_room;
 pub use ledger::store_failure;
+pub use memory::{Machine, MemoryNeed, Trains};
 pub use setup::{home_of, train};
+pub use text::check as check_run_file;
