@@ -21,7 +21,8 @@ impl Place {
     fn new_run(&self, flags: &[&str], typed: Option<&str>) -> Result<String, Failure> {
         let (home, file) = (self.path("home"), self.path("run.toml"));
         let line = ["starling", "new", file.as_str(), "--home", home.as_str()];
-        let Command::New(args) = Cli::parse_from(line.iter().chain(flags).copied()).command else { panic!("another command") };
+        let cli = Cli::parse_from(line.iter().chain(flags).copied());
+        let Command::New(args) = cli.command else { panic!("another command") };
         let (mut typed, mut out) = (typed.map(str::as_bytes), Vec::new());
         let person = typed.as_mut().map(|typed| typed as &mut dyn BufRead);
         written_by(&args, &mut Asker::new(person, &mut out))
