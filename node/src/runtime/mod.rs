@@ -24,6 +24,7 @@ mod gauges;
 mod head;
 mod hearing;
 mod ledger;
+mod losses;
 mod matter;
 mod memory;
 mod merging;
