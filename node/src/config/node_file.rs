@@ -213,7 +213,7 @@ mod tests {
             assert!(said.starts_with("store.max_gib is ") && said.contains("0 sets no bound"), "{said}");
         }
         assert_eq!((StoreTable::gib_for(1), StoreTable::gib_for(3 << 29)), (0.1, 1.5));
-        assert!(load("").is_ok_and(|file| file.inner.halt_on_divergence), "a diverged run wastes power");
+        assert!(load("").is_ok_and(|file| file.inner.halt_on_divergence), "it is the default");
         assert!(load("[inner]\nhalt_on_divergence = false").is_ok_and(|file| !file.inner.halt_on_divergence));
         let shown = toml::to_string(&NodeFile::default()).expect("it can be shown");
         assert!(shown.contains("[store]\nmax_gib = 0.0"), "{shown}");

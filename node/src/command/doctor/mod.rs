@@ -9,7 +9,7 @@ use crate::config::node_file::{NodeFile, runs_folder};
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
 use crate::runtime::{Trains, check_run_file};
-use crate::watch::status::{Answer, Question, ask};
+use crate::watch::status::{Answer, Question, ask, running_homes};
 use anyhow::Context;
 use finding::Verdict::{self, Bad};
 use finding::{Finding, Report};
@@ -53,7 +53,10 @@ fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
         Some(name) => node.home_for(name),
         None => node.home.clone().unwrap_or_else(runs_folder),
     };
-    let is_running = matches!(ask(&home, Question::Status), Ok(Answer::Status(_)));
+    // Without a name every node below the default folder is this machine's.
+    let is_default = named.is_none() && node.home.is_none();
+    let is_running = matches!(ask(&home, Question::Status), Ok(Answer::Status(_)))
+        || is_default && !running_homes(&home).is_empty();
     let trains = match device {
         DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
         DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,

@@ -36,7 +36,8 @@ struct Lines(String);
 
 impl Lines {
     fn key(&mut self, comment: &str, key: &str, value: impl Into<Value>) {
-        self.0 += &format!("# {comment}\n{key} = {}\n", value.into());
+        let value: Value = value.into();
+        self.0 += &format!("# {comment}\n{key} = {value}\n");
     }
 
     fn table(&mut self, name: &str) {
