@@ -8,10 +8,12 @@
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: which peers to dial and when, and the events for the owner of a swarm.
+//! - [`checkup`]: whether peers answer, and whether they reach this machine.
 //! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
 //! - [`telemetry`]: logs and metrics of a process; [`service`]: the well-known peer.
 
 pub mod addresses;
+pub mod checkup;
 pub mod config_file;
 pub mod crowd;
 pub mod dht;

@@ -24,7 +24,7 @@ mod listen;
 
 use listen::listen;
 
-pub use listen::ListenFailed;
+pub use listen::{ListenFailed, can_listen};
 
 /// Handshakes that gave way count until their tasks have ended, and so do those from this machine, which the crowd does
 /// not count.

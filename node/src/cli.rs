@@ -15,6 +15,10 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a run file, from flags or a few questions
+    New(NewArgs),
+    /// Check whether this machine can run a node, and say how to mend what is in the way
+    Doctor(DoctorArgs),
     /// Train, alone or with peers; founds a flock when started with neither --join nor --bootstrap
     Train(Box<TrainArgs>),
     /// Print a ticket that lets another machine join this run
@@ -33,6 +37,72 @@ pub enum Command {
     Audit(AuditArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// File to write; left out: the run's name, with .toml
+    #[arg(value_name = "RUN.toml")]
+    pub output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub force: bool,
+    /// Name of the run: a-z, 0-9 and -; left out: that of the file, or my-run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Text to train on: file, folder or glob; may be repeated
+    #[arg(long, visible_alias = "text", value_name = "PATH")]
+    pub data: Vec<String>,
+    /// bytes, or the path of a Hugging Face tokenizer.json
+    #[arg(long, value_name = "bytes|FILE")]
+    pub tokenizer: Option<String>,
+    /// Size of the model: 0.1m, 1m, 3m, 10m, 30m, 125m, 350m or 1b; left out: the largest for which there are memory
+    /// and text
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// Tokens to train on, such as 20m; left out: twenty a parameter, if the text has them
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<String>,
+    /// Who may join: open, ticket or list
+    #[arg(long, value_name = "MODE")]
+    pub admission: Option<String>,
+    /// A node that a list admits beside this machine's (64 hex digits); may be repeated
+    #[arg(long, value_name = "ID")]
+    pub allow: Vec<String>,
+    /// The only node that may invite (64 hex digits); left out with tickets: this machine's
+    #[arg(long, value_name = "ID")]
+    pub creator: Option<String>,
+    /// Folder for this machine's node, if it is not the default one of the run
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Run file: is there memory and disk for a node of it?
+    #[arg(long, value_name = "RUN.toml")]
+    pub run: Option<PathBuf>,
+    /// Node file: settings of this machine (flags win over it)
+    #[arg(long, value_name = "NODE.toml")]
+    pub config: Option<PathBuf>,
+    /// A well-known peer, or a file that lists some: does each answer, and does it reach this machine? May be repeated
+    #[arg(long, value_name = "ADDR|FILE")]
+    pub bootstrap: Vec<String>,
+    /// Ticket, or a file that holds one: is it whole, and do its nodes answer?
+    #[arg(long, value_name = "TICKET")]
+    pub join: Option<String>,
+    /// Folder for the node's identity and state
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+    /// Address to listen on; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<String>,
+    /// auto, cpu, wgpu[:n] or cuda[:n]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

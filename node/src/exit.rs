@@ -13,7 +13,7 @@ pub enum Code {
     StoreDamaged = 4,
     DiskFull = 5,
     IdentityInUse = 6,
-    Fenced = 7,
+    Diverged = 7,
 }
 
 /// An error with the exit code it leads to.

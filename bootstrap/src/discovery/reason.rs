@@ -102,7 +102,8 @@ pub fn of_dial(error: &DialError) -> Vec<(Option<Multiaddr>, Reason)> {
     }
 }
 
-fn of_transport(address: &Multiaddr, error: &TransportError<io::Error>) -> Reason {
+/// The reason why a dial of this one address failed.
+pub(crate) fn of_transport(address: &Multiaddr, error: &TransportError<io::Error>) -> Reason {
     let error = match error {
         TransportError::MultiaddrNotSupported(_) => return Reason::Unsupported,
         TransportError::Other(error) => error,

@@ -37,10 +37,9 @@ pub(super) fn listen<B: NetworkBehaviour>(
     list: &[Multiaddr],
 ) -> Result<(), ListenFailed> {
     for address in list {
-        match socket_of(address)? {
-            Some(socket) => probe(socket).map_err(|error| explain(address, &error))?,
-            // The relay has to be dialed, at any address.
-            None => gate.permit(address),
+        // The relay of a relayed address has to be dialed, at any address.
+        if !can_listen(address)? {
+            gate.permit(address);
         }
     }
     for address in list {
@@ -50,6 +49,17 @@ pub(super) fn listen<B: NetworkBehaviour>(
         })?;
     }
     Ok(())
+}
+
+/// Whether this machine itself listens at the address, which is false for a relayed one.
+///
+/// # Errors
+/// The machine cannot listen there now.
+pub fn can_listen(address: &Multiaddr) -> Result<bool, ListenFailed> {
+    match socket_of(address)? {
+        Some(socket) => probe(socket).map(|()| true).map_err(|error| explain(address, &error)),
+        None => Ok(false),
+    }
 }
 
 enum Socket {

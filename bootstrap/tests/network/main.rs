@@ -1,5 +1,6 @@
 //! Real swarms on loopback.
 
+mod checkup;
 mod flock;
 mod hostile;
 mod relayed;

@@ -36,4 +36,5 @@ pub use manifest::{DataManifest, ShardInfo};
 pub use options::{CRATES_SOURCE, CorpusOptions, default_sources};
 pub use prepare::{PrepareProgress, Summary, prepare};
 pub use shards::shard_digest;
+pub use sources::text_bytes;
 pub use tokenizer::{Tokenizer, TokenizerChoice};

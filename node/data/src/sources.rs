@@ -63,6 +63,15 @@ pub(crate) fn list(sources: &[String], progress: &mut dyn FnMut(u64)) -> Result<
     Ok(files)
 }
 
+/// Bytes of the files of all sources, as they are on the disk: a compressed file holds more text.
+///
+/// # Errors
+/// The error names the source that is not there, or that has no file of a known kind.
+pub fn text_bytes(sources: &[String]) -> Result<u64, DataError> {
+    let files = list(sources, &mut |_| ())?;
+    Ok(files.iter().map(|file| file.stamp.bytes.min(file.take)).fold(0, u64::saturating_add))
+}
+
 fn list_one(source: &str) -> Result<Vec<SourceFile>, DataError> {
     if source == CRATES_SOURCE {
         let files = crates::list_installed()?.into_iter();
@@ -161,6 +170,20 @@ mod tests {
         assert_eq!(names(root.path(), &["s*"]), ["sub/c.rs", "sub/deep/d.txt"]);
         // A file is read once, at its first mention.
         assert_eq!(names(root.path(), &["b.txt", ""]), ["b.txt", "a.md", "sub/c.rs", "sub/deep/d.txt"]);
+    }
+
+    #[test]
+    fn the_bytes_of_all_files_are_added_up_once() {
+        let root = folder();
+        let bytes = |sources: &[&str]| {
+            let sources: Vec<_> = sources.iter().map(|source| format!("{}/{source}", root.path().display())).collect();
+            text_bytes(&sources).unwrap()
+        };
+        // Each file holds its own name.
+        assert_eq!(bytes(&["e.log"]), 5);
+        assert_eq!(bytes(&["sub"]), ("sub/c.rs".len() + "sub/deep/d.txt".len()) as u64);
+        assert_eq!(bytes(&["e.log", "*.log"]), 5);
+        assert!(text_bytes(&[root.path().join("gone").display().to_string()]).is_err());
     }
 
     #[test]

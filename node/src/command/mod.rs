@@ -4,8 +4,10 @@ mod at_rest;
 pub mod audit;
 pub mod chain;
 pub mod checkpoint;
+pub mod doctor;
 pub mod generate;
 pub mod invite;
+pub mod new;
 pub mod revoke;
 pub mod status;
 
@@ -18,6 +20,8 @@ use std::process::ExitCode;
 pub fn run(cli: Cli) -> ExitCode {
     small_pages();
     let outcome = match cli.command {
+        Command::New(args) => new::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Train(args) if args.found => Err(Failure::message(Code::Usage, "--found is called --init now")),
         Command::Train(args) => runtime::train(&args),
         Command::Invite(args) => invite::run(&args),

@@ -50,7 +50,22 @@ pub struct NodeFile {
     pub validate_sequences: usize,
     /// Commits between two snapshots.
     pub snapshot_every: u64,
+    pub inner: InnerTable,
     pub store: StoreTable,
+}
+
+/// `[inner]`: this node's own training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InnerTable {
+    /// End the node when its training diverges.
+    pub halt_on_divergence: bool,
+}
+
+impl Default for InnerTable {
+    fn default() -> Self {
+        Self { halt_on_divergence: true }
+    }
 }
 
 /// `[store]`: the node's folder.
@@ -91,6 +106,7 @@ impl Default for NodeFile {
             validate_every: None,
             validate_sequences: 64,
             snapshot_every: 16,
+            inner: InnerTable::default(),
             store: StoreTable::default(),
         }
     }
@@ -197,6 +213,8 @@ mod tests {
             assert!(said.starts_with("store.max_gib is ") && said.contains("0 sets no bound"), "{said}");
         }
         assert_eq!((StoreTable::gib_for(1), StoreTable::gib_for(3 << 29)), (0.1, 1.5));
+        assert!(load("").is_ok_and(|file| file.inner.halt_on_divergence), "it is the default");
+        assert!(load("[inner]\nhalt_on_divergence = false").is_ok_and(|file| !file.inner.halt_on_divergence));
         let shown = toml::to_string(&NodeFile::default()).expect("it can be shown");
         assert!(shown.contains("[store]\nmax_gib = 0.0"), "{shown}");
     }

@@ -213,14 +213,18 @@ impl RunFile {
                 )
             })
             .map_err(|e| Failure::new(Code::Usage, e))?;
-        let mut file: Self = starling_bootstrap::config_file::parse_with(&text, path, &EXAMPLES)
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let mut file = Self::parse(&text, path)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();
         if file.data.tokenizer != "bytes" {
             file.data.tokenizer = relative_to(folder, &file.data.tokenizer);
         }
         Ok(file)
+    }
+
+    /// Parses the text of the run file at `path`; paths in it stay as they are written.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
+        starling_bootstrap::config_file::parse_with(text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))
     }
 
     /// The options with which the data crate prepares this run's text. `overrides` (from `--data`) replace the sources.

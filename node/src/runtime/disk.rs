@@ -151,15 +151,23 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
 /// Refuses a node whose folder would not fit into its bound, or on its disk; warns of a disk that may be used up.
 /// Returns the bytes that the folder comes to take at most.
 pub fn check(spec: &RunSpec, node: &NodeFile, home: &Path, trains: bool) -> Result<u64, Failure> {
-    let need = DiskNeed::of(spec, node.snapshot_every, trains);
-    let (taken, free) = folder_and_free(home).map_err(store_failure)?;
-    if let Some(warning) = need.judge(node, home, taken.saturating_add(free))? {
+    let (most, warning) = room(spec, node, home, trains)?;
+    if let Some(warning) = warning {
         tracing::warn!("{warning}");
     }
-    Ok(match node.store.max_bytes() {
+    Ok(most)
+}
+
+/// The same without a log: the bytes that the folder comes to take at most, and the warning.
+pub fn room(spec: &RunSpec, node: &NodeFile, home: &Path, trains: bool) -> Result<(u64, Option<String>), Failure> {
+    let need = DiskNeed::of(spec, node.snapshot_every, trains);
+    let (taken, free) = folder_and_free(home).map_err(store_failure)?;
+    let warning = need.judge(node, home, taken.saturating_add(free))?;
+    let most = match node.store.max_bytes() {
         0 => need.most(),
         bound => bound.min(need.most()),
-    })
+    };
+    Ok((most, warning))
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ pub struct Settings {
     pub elements: usize,
     pub validate_every: u64,
     pub validate_sequences: usize,
+    pub halt_on_divergence: bool,
     pub ticket: super::ticket::TicketMaker,
     /// The encoded admission ticket that this node shows; empty without one.
     pub admission: Vec<u8>,

@@ -18,6 +18,8 @@ impl Driver {
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
+        // What the last validation shows is told, and ends nothing any more.
+        self.settings.halt_on_divergence = false;
         if finish == Finish::BudgetSpent {
             let round = self.final_checkpoint().await?;
             tracing::debug!("wrote the checkpoint of round {round}");

@@ -1,6 +1,7 @@
 //! Timings and losses that the driver keeps for watchers.
 
 use super::arrival::Arrival;
+use super::losses::Losses;
 use super::trainer::Trained;
 use crate::watch::event::{Event, RoundTiming};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ pub struct Gauges {
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
+    pub losses: Losses,
     /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
     /// The catch-up under way.
@@ -45,6 +47,7 @@ impl Gauges {
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
+            losses: Losses::default(),
             waiting: None,
             arrival: None,
             barred: None,

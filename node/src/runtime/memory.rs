@@ -1,11 +1,12 @@
 //! Estimates the memory that a node takes, and checks that this machine has it, before any is taken.
 
+use crate::config::run_file::{model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
 use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
 use starling_protocol::codec::encoded_max;
 use starling_protocol::gossip;
-use starling_protocol::run::SyncSpec;
+use starling_protocol::run::{RunSpec, SyncSpec};
 
 /// Memory that a node may take beside tensors (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
@@ -35,12 +36,18 @@ pub struct MemoryNeed {
 
 /// The memory of this machine, or of the cgroup in which the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Machine {
-    total: u64,
-    available: u64,
+pub struct Machine {
+    pub total: u64,
+    /// Bytes that no program takes now.
+    pub available: u64,
 }
 
 impl MemoryNeed {
+    /// The memory of a node of this run with so many threads for training; 0 = all cores.
+    pub fn of_run(spec: &RunSpec, threads: usize, trains: Trains) -> Self {
+        Self::of(&model_config(&spec.model), &trainer_options(&spec.inner, threads), &spec.sync, trains)
+    }
+
     /// The memory of a node of a run.
     pub fn of(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec, trains: Trains) -> Self {
         let vector = 4 * model.parameters();
@@ -70,7 +77,7 @@ impl MemoryNeed {
     }
 
     /// Refuses a machine that can never hold it. Returns a warning if the machine has no room for it now.
-    fn judge(&self, machine: Machine) -> Result<Option<String>, Failure> {
+    pub fn judge(&self, machine: Machine) -> Result<Option<String>, Failure> {
         let needed = self.total();
         let says = |there: u64, which: &str| {
             format!(
@@ -99,7 +106,7 @@ impl MemoryNeed {
 
 impl Machine {
     /// `None` if the system does not tell.
-    fn here() -> Option<Self> {
+    pub fn here() -> Option<Self> {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         let (total, available) = (system.total_memory(), system.available_memory());

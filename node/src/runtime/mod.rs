@@ -24,6 +24,7 @@ mod gauges;
 mod head;
 mod hearing;
 mod ledger;
+mod losses;
 mod matter;
 mod memory;
 mod merging;
@@ -57,5 +58,8 @@ mod variant;
 mod view;
 
 pub use canonical::Canonical;
+pub use disk::room as disk_room;
 pub use ledger::store_failure;
+pub use memory::{Machine, MemoryNeed, Trains};
 pub use setup::{home_of, train};
+pub use text::check as check_run_file;

@@ -277,6 +277,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
             elements,
             validate_every,
             validate_sequences: node.validate_sequences,
+            halt_on_divergence: node.inner.halt_on_divergence,
             ticket,
             admission: origin.admission(),
         },
@@ -300,8 +301,7 @@ fn check_room(
         DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
         DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,
     };
-    let (model, options) = (model_config(&spec.model), trainer_options(&spec.inner, node.threads));
-    let memory = MemoryNeed::of(&model, &options, &spec.sync, trains);
+    let memory = MemoryNeed::of_run(&spec, node.threads, trains);
     memory::check(&memory)?;
     let disk = disk::check(&spec, node, home, trains != Trains::Nowhere)?;
     Ok((memory.total(), disk))

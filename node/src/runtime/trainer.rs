@@ -71,6 +71,7 @@ impl TrainerHandle {
             reached: 0,
             signs: 0,
             waited: Duration::ZERO,
+            not_finite: false,
             setting,
             state,
             data,
@@ -124,7 +125,7 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
                 Err(message) => Err(message),
             },
         };
-        let said = said.unwrap_or_else(|message| TrainerEvent::Failed { message });
+        let said = said.unwrap_or_else(|message| TrainerEvent::Failed { message, diverged: worker.not_finite });
         if worker.events.blocking_send(said).is_err() {
             return false;
         }

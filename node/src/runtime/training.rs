@@ -78,7 +78,8 @@ impl Driver {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
-                Ok(())
+                let why = self.gauges.losses.validated(loss);
+                self.diverges(round, why)
             }
             TrainerEvent::Trained(trained) => {
                 self.device.rest();
@@ -94,8 +95,9 @@ impl Driver {
                 self.fetch_shards(vec![shard]);
                 Ok(())
             }
-            TrainerEvent::Failed { message } => {
-                Err(Failure::message(Code::Refused, format!("training failed: {message}")))
+            TrainerEvent::Failed { message, diverged } => {
+                let code = if diverged { Code::Diverged } else { Code::Refused };
+                Err(Failure::message(code, format!("training failed: {message}")))
             }
             other => self.hand_over(Matter::TrainerEvent(other)).await,
         }
@@ -119,6 +121,8 @@ impl Driver {
             tokens: trained.tokens,
             seconds: trained.seconds,
         });
+        let why = self.gauges.losses.trained(trained.loss, f64::from(self.spec.model.vocab).ln());
+        self.diverges(trained.round, why)?;
         self.contributions.make(trained.payload, trained.delta);
         let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
         let norm_bits = trained.norm.to_bits();
@@ -140,6 +144,18 @@ impl Driver {
             self.gauges.was_last();
         }
         Ok(())
+    }
+
+    /// Says that the training diverges, and why; ends the node then, if its file says so.
+    fn diverges(&mut self, round: u64, why: Option<String>) -> Result<(), Failure> {
+        let Some(why) = why else { return Ok(()) };
+        self.show(Event::Diverges { round, why: why.clone() });
+        if !self.settings.halt_on_divergence {
+            return Ok(());
+        }
+        let advice = "set a lower inner.lr or give more text in the run file, and start a new run; with \
+                      halt_on_divergence = false below [inner] in its node file a node goes on";
+        Err(Failure::message(Code::Diverged, format!("the training diverges in round {round}: {why}; {advice}")))
     }
 
     /// Bytes of text a token, on average over the held-out text.

@@ -261,6 +261,7 @@ fn plain_line(event: &Event) -> Option<String> {
         }
         Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
         Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
+        Event::Diverges { round, why } => format!("THE TRAINING DIVERGES in round {round}: {why}"),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
         Event::Finished { reason } => format!("finished: {reason}"),
         Event::Phase { .. }

@@ -42,7 +42,8 @@ impl Course for Gradients {
         let elements = worker.state.read().elements();
         gradient.resize(elements, 0.0);
         let report = worker.trainer.gradient(&batch, &mut gradient);
-        let report = self.accept(job.round, report, &mut gradient)?;
+        let spoilt = matches!(report, Err(TrainError::NotFinite { .. }));
+        let report = self.accept(job.round, report, &mut gradient).inspect_err(|_| worker.not_finite = spoilt)?;
         let (payload, norm) = measure(&gradient);
         let tokens_per_second = report.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
         let said = TrainerEvent::Step {

@@ -107,6 +107,8 @@ pub enum TrainerEvent {
     },
     Failed {
         message: String,
+        /// Because numbers are not finite any more.
+        diverged: bool,
     },
 }
 

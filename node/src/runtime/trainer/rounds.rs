@@ -121,7 +121,10 @@ impl Worker {
                     done.samples += sequences;
                     continue;
                 }
-                Err(e) => return Err(e.to_string()),
+                Err(e) => {
+                    self.not_finite = matches!(e, TrainError::NotFinite { .. });
+                    return Err(e.to_string());
+                }
             };
             done.take(&report, sequences);
             let tokens_per_second = done.tokens as f64 / (done.seconds + started.elapsed().as_secs_f64()).max(1e-9);
@@ -156,13 +159,15 @@ impl Worker {
         self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
         let made = subtract_from(&state.state.theta, &mut delta);
         drop(state);
-        let (payload, norm) = made.ok_or_else(|| diverged(job.round))?;
+        let (payload, norm) = made.ok_or_else(|| self.diverged(job.round))?;
         Ok(Some(self.made(job.round, delta, payload, norm)))
     }
-}
 
-pub fn diverged(round: u64) -> String {
-    format!("parameters became infinite or not a number in round {round}: lower inner.lr")
+    /// Notes that parameters are not finite, and says so.
+    pub fn diverged(&mut self, round: u64) -> String {
+        self.not_finite = true;
+        format!("parameters became infinite or not a number in round {round}: lower inner.lr")
+    }
 }
 
 /// Computes `trained <- theta - trained`, its digest and its L2 norm; none unless all values are finite.

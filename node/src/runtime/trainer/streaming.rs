@@ -5,7 +5,7 @@
 //! that copy again.
 
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
-use super::rounds::{Course, diverged, subtract_from};
+use super::rounds::{Course, subtract_from};
 use super::worker::{Steps, Worker};
 use starling_kernels::Trainer;
 use starling_protocol::Digest;
@@ -187,14 +187,14 @@ fn fragments(worker: &Worker) -> Fragments {
 
 fn fragment_of(worker: &mut Worker, round: u64, canonical: &[f32], own: &[f32]) -> Result<Made, String> {
     if !own.iter().all(|x| x.is_finite()) {
-        return Err(diverged(round));
+        return Err(worker.diverged(round));
     }
     let range = Fragments::of(&worker.setting.sync, canonical.len()).of_round(round);
     let mut delta = worker.spare();
     delta.clear();
     delta.extend_from_slice(&own[range.clone()]);
     let made = subtract_from(&canonical[range], &mut delta);
-    let (payload, norm) = made.ok_or_else(|| diverged(round))?;
+    let (payload, norm) = made.ok_or_else(|| worker.diverged(round))?;
     Ok(worker.made(round, delta, payload, norm))
 }
 

@@ -120,6 +120,7 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         reached: 0,
         signs: 0,
         waited: std::time::Duration::ZERO,
+        not_finite: false,
         trainer: Box::new(trainer),
         setting: Setting {
             seed: 1,

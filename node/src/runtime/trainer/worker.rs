@@ -49,6 +49,8 @@ pub struct Worker {
     pub signs: u32,
     /// Time that the trainer waited beside steps.
     pub waited: Duration,
+    /// The training came to numbers that are not finite, so the job has failed.
+    pub not_finite: bool,
 }
 
 impl Worker {

@@ -1,0 +1,191 @@
+//! `starling doctor`: whether this machine can run a node, and how to mend what is in the way.
+
+mod finding;
+mod flock;
+mod machine;
+
+use crate::cli::DoctorArgs;
+use crate::config::node_file::{NodeFile, runs_folder};
+use crate::config::run_file::RunFile;
+use crate::exit::{Code, Failure};
+use crate::runtime::{Trains, check_run_file};
+use crate::watch::status::{Answer, Question, ask, running_homes};
+use anyhow::Context;
+use finding::Verdict::{self, Bad};
+use finding::{Finding, Report};
+use flock::Source;
+use libp2p::Multiaddr;
+use starling_bootstrap::addresses::{self, AddressError, BootstrapList, PeerAddress};
+use starling_kernels::DeviceChoice;
+use starling_protocol::run::RunSpec;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Threads of the network, while peers are tried.
+const THREADS: usize = 2;
+
+/// Looks at everything, prints the findings, and ends with 1 if one is bad.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    let report = Report::new(findings(args)?);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).context("cannot print the findings")?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(if report.verdict == Bad { ExitCode::from(Code::Refused as u8) } else { ExitCode::SUCCESS })
+}
+
+/// The settings that a node would have.
+struct Settings {
+    node: NodeFile,
+    device: DeviceChoice,
+    listen: Vec<Multiaddr>,
+    bootstrap: Vec<PeerAddress>,
+}
+
+fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+    let Settings { node, device, listen, bootstrap } = settings(args)?;
+    let opening = machine::Opening::start(device, node.threads);
+    let (run, of_run) = args.run.as_deref().map(run_file).unzip();
+    let (named, spec) = run.flatten().unzip();
+    let home = match &named {
+        Some(name) => node.home_for(name),
+        None => node.home.clone().unwrap_or_else(runs_folder),
+    };
+    // Without a name every node below the default folder is this machine's.
+    let is_default = named.is_none() && node.home.is_none();
+    let is_running = matches!(ask(&home, Question::Status), Ok(Answer::Status(_)))
+        || is_default && !running_homes(&home).is_empty();
+    let trains = match device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
+        DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,
+    };
+    let mut found: Vec<Finding> = of_run.into_iter().collect();
+    found.push(machine::memory(spec.as_ref(), node.threads, trains, is_running));
+    found.push(machine::disk(spec.as_ref(), &node, &home));
+    found.push(machine::clock(&home));
+    found.push(machine::descriptors());
+    let ports = machine::ports(&listen, &node.metrics, is_running);
+    let are_free = !is_running && ports.iter().all(|port| port.verdict == Verdict::Good);
+    found.extend(ports);
+    found.push(opening.finding());
+    found.extend(of_others(args, bootstrap, listen, are_free)?);
+    Ok(found)
+}
+
+/// The node file with the flags over it, each value read as a start reads it.
+fn settings(args: &DoctorArgs) -> Result<Settings, Failure> {
+    let usage = |why: String| Failure::message(Code::Usage, why);
+    let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
+    if !args.listen.is_empty() {
+        node.listen = args.listen.clone();
+    }
+    if !args.bootstrap.is_empty() {
+        node.bootstrap = args.bootstrap.clone();
+    }
+    if let Some(home) = &args.home {
+        node.home = Some(home.clone());
+    }
+    if let Some(device) = &args.device {
+        node.device = device.clone();
+    }
+    let device = node.device.parse::<DeviceChoice>().map_err(|e| usage(format!("--device: {e}")))?;
+    let listen: Result<Vec<Multiaddr>, AddressError> = node.listen.iter().map(|text| addresses::parse(text)).collect();
+    let listen = listen.map_err(|e| usage(format!("--listen: {e}")))?;
+    let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
+    Ok(Settings { node, device, listen, bootstrap })
+}
+
+/// The run's name and specification, if its file can be used, and the finding about it.
+fn run_file(path: &Path) -> (Option<(String, RunSpec)>, Finding) {
+    match RunFile::load(path).and_then(|file| Ok((check_run_file(&file)?.0, file.name))) {
+        Ok((spec, name)) => {
+            let what = format!("{name}: {} parameters", spec.model.parameters());
+            (Some((name, spec)), Finding::good("run", what))
+        }
+        Err(failure) => (None, Finding::told("run", Bad, &failure.error.to_string())),
+    }
+}
+
+/// The way to others and back, as far as somebody is named to ask.
+fn of_others(
+    args: &DoctorArgs,
+    bootstrap: Vec<PeerAddress>,
+    listen: Vec<Multiaddr>,
+    are_free: bool,
+) -> Result<Vec<Finding>, Failure> {
+    let mut named: Vec<(Source, PeerAddress)> =
+        bootstrap.into_iter().map(|address| (Source::Bootstrap, address)).collect();
+    let mut found = Vec::new();
+    if let Some(text) = &args.join {
+        let (ticket, addresses) = flock::ticket(text);
+        found.push(ticket);
+        named.extend(addresses.into_iter().map(|address| (Source::Ticket, address)));
+    }
+    if named.is_empty() {
+        found.push(flock::untried("nobody is named who could try", "give --bootstrap or --join"));
+        return Ok(found);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+    runtime.block_on(async {
+        let (peers, here) = flock::peers(&named).await;
+        found.extend(peers);
+        if !are_free {
+            found.push(flock::untried("this node's ports are in use", "look again while no node runs here"));
+        } else if here.is_empty() {
+            found.push(flock::untried("no peer answers", "mend that first"));
+        } else {
+            found.extend(flock::outside(listen, &here).await);
+        }
+    });
+    // Name servers may still be waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    /// The findings for these flags, on the CPU and with a home of their own.
+    fn found(home: &Path, flags: &[&str]) -> Vec<Finding> {
+        let home = home.to_string_lossy();
+        let line = ["starling", "doctor", "--device", "cpu", "--home", &home];
+        let cli = Cli::parse_from(line.iter().chain(flags).copied());
+        let Command::Doctor(args) = cli.command else { panic!("another command") };
+        findings(&args).unwrap_or_else(|failure| panic!("{}", failure.error))
+    }
+
+    fn verdict_on(check: &str, findings: &[Finding]) -> Option<Verdict> {
+        findings.iter().filter(|finding| finding.check == check).map(|finding| finding.verdict).max()
+    }
+
+    #[test]
+    fn every_point_is_looked_at_and_nobody_is_asked_without_an_address() {
+        let home = tempfile::tempdir().expect("a folder");
+        let all = found(home.path(), &[]);
+        for check in ["device", "memory", "disk", "clock", "descriptors", "port", "outside"] {
+            assert!(verdict_on(check, &all).is_some(), "{check} is missing in {all:?}");
+        }
+        assert_eq!(verdict_on("device", &all), Some(Verdict::Good));
+        assert_eq!(verdict_on("outside", &all), Some(Verdict::Doubtful));
+        assert_eq!((verdict_on("peer", &all), verdict_on("run", &all), verdict_on("ticket", &all)), (None, None, None));
+    }
+
+    #[test]
+    fn a_run_file_and_a_ticket_that_cannot_be_used_are_bad() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (good, bad) = (home.path().join("good.toml"), home.path().join("bad.toml"));
+        std::fs::write(&good, "name = \"a\"\n[model]\npreset = \"0.1m\"\n").expect("written");
+        std::fs::write(&bad, "name = \"a\"\n[model]\npreset = \"7b\"\n").expect("written");
+        let with = |path: &Path| found(home.path(), &["--run", &path.to_string_lossy(), "--join", "starling1x"]);
+        assert_eq!(verdict_on("run", &with(&good)), Some(Verdict::Good));
+        let worse = with(&bad);
+        assert_eq!((verdict_on("run", &worse), verdict_on("ticket", &worse)), (Some(Bad), Some(Bad)));
+        let run = worse.iter().find(|finding| finding.check == "run").expect("it is there");
+        assert!(run.finding.contains("7b") && run.mend.is_some(), "{run:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether the training goes wrong, by the losses that this node sees.
+
+/// A loss of so many times the best smoothed one is that of a training which diverges, if guessing is better, too.
+const GROWTH: f64 = 10.0;
+/// Rounds in a row with such a loss: one alone may be a bad batch.
+const ROUNDS: u32 = 3;
+/// The share of the smoothed loss that stays with each round.
+const SMOOTH: f64 = 0.9;
+/// Validations in a row without a better one, the last of which is worse than the best by this factor.
+const VALIDATIONS: u32 = 20;
+const RISE: f64 = 1.1;
+
+/// The losses so far, each in nats a token.
+#[derive(Default)]
+pub struct Losses {
+    smoothed: Option<f64>,
+    best: Option<f64>,
+    /// Rounds in a row with a loss that is too high.
+    high: u32,
+    best_validation: Option<f64>,
+    /// Validations since then.
+    since: u32,
+    /// That validations rise has been said.
+    said: bool,
+}
+
+impl Losses {
+    /// Takes the loss of a round; `guessing` is that of a model which knows nothing. Returns why the training diverges,
+    /// once for each time that it does.
+    pub fn trained(&mut self, loss: f64, guessing: f64) -> Option<String> {
+        let limit = self.best.map_or(f64::INFINITY, |best| (GROWTH * best).max(guessing));
+        // A comparison that takes what is no number for too high.
+        if loss.is_finite() && loss <= limit {
+            let smoothed = self.smoothed.map_or(loss, |smoothed| SMOOTH * smoothed + (1.0 - SMOOTH) * loss);
+            self.smoothed = Some(smoothed);
+            self.best = Some(self.best.map_or(smoothed, |best| best.min(smoothed)));
+            self.high = 0;
+            return None;
+        }
+        self.high = self.high.saturating_add(1);
+        let best = self.best.map(|best| format!(", and {best:.3} at its best")).unwrap_or_default();
+        (self.high == ROUNDS)
+            .then(|| format!("the loss is {loss:.3} nats/token{best}: {ROUNDS} rounds in a row were far too high"))
+    }
+
+    /// Takes a validation. Returns why the training diverges, once for each best value that is not reached again.
+    pub fn validated(&mut self, loss: f64) -> Option<String> {
+        let Some(best) = self.best_validation.filter(|best| loss.is_nan() || loss >= *best) else {
+            self.best_validation = Some(loss).filter(|loss| !loss.is_nan());
+            (self.since, self.said) = (0, false);
+            return None;
+        };
+        self.since = self.since.saturating_add(1);
+        let rises = self.since >= VALIDATIONS && (loss.is_nan() || loss > RISE * best);
+        (rises && !std::mem::replace(&mut self.said, true)).then(|| {
+            let since = self.since;
+            format!("the validation rises: it is {loss:.3} nats/token, and was {best:.3} {since} validations ago")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUESSING: f64 = 5.5;
+
+    /// The number of the first loss at which something is said, from 1.
+    fn said_at(losses: impl IntoIterator<Item = f64>) -> Option<usize> {
+        let mut seen = Losses::default();
+        losses.into_iter().position(|loss| seen.trained(loss, GUESSING).is_some()).map(|at| at + 1)
+    }
+
+    #[test]
+    fn a_loss_that_grows_tenfold_is_said_in_its_third_round() {
+        let falling = || (0..50).map(|round| 5.5 - 0.06 * f64::from(round));
+        assert_eq!(said_at(falling()), None);
+        assert_eq!(said_at(falling().chain([60.0, 70.0, 80.0, 90.0])), Some(53));
+        assert_eq!(said_at(falling().chain([60.0, 70.0, 2.6, 60.0, 70.0, 2.6])), None, "single bad batches");
+        assert_eq!(said_at(falling().chain([24.0; 20])), None, "less than tenfold");
+        assert_eq!(said_at(falling().chain([f64::NAN; 3])), Some(53));
+        assert_eq!(said_at([f64::INFINITY; 3]), Some(3));
+        // A text that is known by heart: ten times almost nothing is little.
+        assert_eq!(said_at([0.01; 40].into_iter().chain([0.5; 20])), None);
+    }
+
+    #[test]
+    fn it_is_said_once_for_each_time() {
+        let mut seen = Losses::default();
+        let mut said = |loss: f64, times: usize| (0..times).filter(|_| seen.trained(loss, GUESSING).is_some()).count();
+        assert_eq!((said(2.0, 10), said(50.0, 30), said(2.0, 1), said(50.0, 30)), (0, 1, 0, 1));
+    }
+
+    #[test]
+    fn a_validation_that_rises_for_long_is_said_and_one_that_stays_is_not() {
+        let mut seen = Losses::default();
+        let mut said = |losses: &[f64]| losses.iter().filter(|loss| seen.validated(**loss).is_some()).count();
+        assert_eq!(said(&[3.0, 2.5, 2.0]), 0);
+        assert_eq!(said(&[2.1; 100]), 0, "hardly worse");
+        assert_eq!((said(&[2.3]), said(&[2.4; 50])), (1, 0), "said once");
+        assert_eq!((said(&[1.9]), said(&[2.2; 19]), said(&[2.2]), said(&[2.3])), (0, 0, 1, 0), "from the new best");
+        assert_eq!((said(&[1.8]), said(&[f64::NAN; 20])), (0, 1));
+    }
+}
