@@ -126,7 +126,7 @@ impl NodeFile {
             );
             return Err(Failure::message(Code::Usage, why));
         }
-        if let Some(name) = file.name.as_ref().filter(|name| untrusted::name(name).as_ref() != Some(name)) {
+        if let Some(name) = file.name.as_ref().filter(|name| untrusted::name(name).as_ref() != Some(*name)) {
             let why = format!(
                 "{}: name is {name:?}: give 1 to {NAME_CHARS_MAX} letters and digits of ASCII, with spaces, `-`, `_` or `.` \
                  between them, such as \"gpu-box\"",

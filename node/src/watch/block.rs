@@ -2,7 +2,7 @@
 
 use super::figures::{about, bytes, seconds, tokens};
 use super::names::short;
-use super::picture::{Picture, Steps};
+use super::picture::{FIRST_STEP, Picture, Steps};
 use super::words::tame;
 use std::time::Instant;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -111,12 +111,9 @@ fn doing(picture: &Picture, now: Instant) -> String {
         return if passed < 2.0 { stage.clone() } else { format!("{stage} ({})", seconds(passed)) };
     }
     let Some(glance) = &picture.glance else { return "starting".into() };
-    match picture.first_step_for(now).filter(|_| glance.trains) {
-        Some(passed) => {
-            let passed = seconds(passed.as_secs_f64());
-            let measures = "measures the loss on held-out text if that is due, then makes the first step";
-            format!("loads the model, {measures} ({passed} so far)")
-        }
+    let first_step = picture.first_step_for(now).filter(|passed| glance.trains && passed.as_secs() >= 2);
+    match first_step {
+        Some(passed) => format!("{FIRST_STEP} ({} so far)", seconds(passed.as_secs_f64())),
         None => glance.doing.clone(),
     }
 }

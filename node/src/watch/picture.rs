@@ -12,6 +12,10 @@ const LOSS_STEP: f64 = 0.2;
 /// The same of a rate of bytes, with each look.
 const RATE_STEP: f64 = 0.5;
 
+/// A node's work between the begin of its training and its first step, which takes long if kernels are compiled.
+pub const FIRST_STEP: &str =
+    "loads the model, measures the loss on held-out text if that is due, then makes the first step";
+
 /// What the engine and the network know at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Glance {
@@ -147,6 +151,7 @@ impl Picture {
                 (self.stage, self.training_since) = (None, None);
                 self.steps = Some(Steps::after(self.steps.as_ref(), (*round, *step, *steps), now));
                 (self.step_loss, self.own_pace) = (Some(*loss), Some(*tokens_per_second));
+                return self.trouble.step(*round, *loss);
             }
             Event::Committed(committed) => return self.commit(committed, now),
             Event::Validated { round, loss, .. } => {
@@ -289,7 +294,8 @@ mod tests {
         let (mut picture, now) = (Picture::new("1a2b".into()), Instant::now());
         let wait = Event::Waiting { on: Vec::new(), why: "a peer that has the run's text".into() };
         picture.take(&wait, now);
-        assert_eq!(picture.stage.as_ref().map(|(text, _)| text.as_str()), Some("waiting: a peer that has the run's text"));
+        let stage = picture.stage.as_ref().map(|(text, _)| text.as_str());
+        assert_eq!(stage, Some("waiting: a peer that has the run's text"));
         picture.take(&step(1, 1), now);
         assert!(picture.stage.is_none());
         picture.look(Glance::default(), now);

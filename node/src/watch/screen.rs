@@ -5,7 +5,7 @@
 
 use super::event::{Event, Line};
 use super::names::Names;
-use super::picture::{Glance, Picture};
+use super::picture::{FIRST_STEP, Glance, Picture};
 use super::words::{self, Weight, tame};
 use super::{block, terminal};
 use std::collections::VecDeque;
@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks at the engine.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Addresses that are remembered as not reached.
+const UNREACHED_MAX: usize = 64;
 /// Lines that wait to be drawn; the oldest go first.
 const ABOVE_MAX: usize = 256;
 
@@ -60,6 +62,10 @@ struct Board {
     /// When an event's line that tells how far something is was last written, and when a line of the whole progress.
     told: Option<Instant>,
     progress: Option<Instant>,
+    /// The node has said that it begins to train.
+    begun: bool,
+    /// Addresses that were not reached, with the reasons, as they were said.
+    unreached: VecDeque<String>,
     changed: bool,
     closed: bool,
 }
@@ -246,7 +252,32 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 
 impl Board {
     fn new(picture: Picture) -> Self {
-        Self { picture, above: VecDeque::new(), told: None, progress: None, changed: true, closed: false }
+        Self {
+            picture,
+            above: VecDeque::new(),
+            told: None,
+            progress: None,
+            begun: false,
+            unreached: VecDeque::new(),
+            changed: true,
+            closed: false,
+        }
+    }
+
+    /// Whether the line only says again that an address is not reached: a node tries it for ever.
+    fn was_said(&mut self, event: &Event, line: &str) -> bool {
+        match event {
+            Event::PeerDown { .. } => self.unreached.clear(),
+            Event::DialFailed { .. } if self.unreached.iter().any(|said| said == line) => return true,
+            Event::DialFailed { .. } => {
+                if self.unreached.len() == UNREACHED_MAX {
+                    self.unreached.pop_front();
+                }
+                self.unreached.push_back(line.to_owned());
+            }
+            _ => {}
+        }
+        false
     }
 
     /// Takes an event in; returns the lines that it is worth.
@@ -258,12 +289,18 @@ impl Board {
         }
         let may_tell = mode == Mode::Lines;
         match words::line(event, &self.picture.names) {
-            Some((Weight::Notable, line)) => {
+            Some((Weight::Notable, line)) if !self.was_said(event, &line) => {
                 self.picture.last = Some((line.clone(), now));
                 lines.push(line);
             }
-            Some((Weight::Progress, line)) if may_tell && is_due(&mut self.told, now, PROGRESS_EVERY) => lines.push(line),
+            Some((Weight::Progress, line)) if may_tell && is_due(&mut self.told, now, PROGRESS_EVERY) => {
+                lines.push(line);
+            }
             _ => {}
+        }
+        let trains = matches!(event, Event::Phase { phase, .. } if phase == "training");
+        if trains && may_tell && !std::mem::replace(&mut self.begun, true) {
+            lines.push(format!("begins to train: {FIRST_STEP}"));
         }
         let is_progress = matches!(event, Event::Step { .. } | Event::Committed(_));
         if is_progress && may_tell && is_due(&mut self.progress, now, PROGRESS_EVERY) {
@@ -286,6 +323,9 @@ mod tests {
     fn a_pipe_gets_progress_every_few_seconds_and_every_notable_event() {
         let (mut board, start) = (Board::new(Picture::new("1a2b".into())), Instant::now());
         let mut lines = Vec::new();
+        let begins = Event::Phase { phase: "training".into(), round: 1 };
+        assert!(board.take(&begins, Mode::Lines, start)[0].starts_with("begins to train: "));
+        assert!(board.take(&begins, Mode::Lines, start).is_empty(), "that is said once");
         for n in 0..100u32 {
             let now = start + n * Duration::from_millis(200);
             lines.extend(board.take(&step(n + 1, 3.0), Mode::Lines, now));
@@ -311,7 +351,21 @@ mod tests {
     }
 
     #[test]
-    fn lines_wait_for_a_terminal_within_a_limit_and_nothing_is_written_by_the_teller() {
+    fn an_address_that_is_not_reached_is_said_once_for_each_reason() {
+        let (mut board, now) = (Board::new(Picture::new("1a2b".into())), Instant::now());
+        let failed = |reason: &str| Event::DialFailed { address: "/ip4/192.0.2.7".into(), reason: reason.into() };
+        let mut said = |event: &Event| board.take(event, Mode::Lines, now).len();
+        assert_eq!([said(&failed("refused")), said(&failed("refused")), said(&failed("no route"))], [1, 0, 1]);
+        let down = Event::PeerDown { peer: "0".repeat(64), reason: "it left".into() };
+        assert_eq!([said(&down), said(&failed("refused"))], [1, 1], "it was there meanwhile");
+        for n in 0..2 * UNREACHED_MAX {
+            said(&failed(&n.to_string()));
+        }
+        assert_eq!(board.unreached.len(), UNREACHED_MAX);
+    }
+
+    #[test]
+    fn lines_wait_for_a_terminal_within_a_limit() {
         let shared = Shared::new(Picture::new("1a2b".into()), Mode::Block);
         for n in 0..2 * ABOVE_MAX {
             shared.write(shared.board(), vec![n.to_string()]);

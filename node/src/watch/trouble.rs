@@ -11,11 +11,18 @@ pub struct Trouble {
     lowest: Option<f64>,
     validation: Option<f64>,
     rises: u32,
+    own: Option<String>,
     training: Option<String>,
     held_out: Option<String>,
 }
 
 impl Trouble {
+    /// Notes the loss of a step of this node. Returns a warning that was not there before.
+    pub fn step(&mut self, round: u64, loss: f64) -> Option<String> {
+        let wrong = || format!("this node's training loss is not a finite number (round {round}): lower inner.lr");
+        replace(&mut self.own, (!loss.is_finite()).then(wrong))
+    }
+
     /// Notes the loss of a committed round. Returns a warning that was not there before.
     pub fn committed(&mut self, round: u64, loss: f64) -> Option<String> {
         let low = self.lowest.filter(|low| *low > 0.0);
@@ -48,7 +55,8 @@ impl Trouble {
 
     /// The warning that holds now.
     pub fn warning(&self) -> Option<&str> {
-        self.training.as_deref().or(self.held_out.as_deref())
+        let all = [&self.own, &self.training, &self.held_out];
+        all.into_iter().find_map(Option::as_deref)
     }
 }
 
@@ -73,6 +81,8 @@ mod tests {
         assert_eq!((trouble.committed(6, 2.0), trouble.warning()), (None, None));
         assert!(trouble.committed(7, f64::NAN).is_some_and(|said| said.contains("not a finite number")));
         assert!(trouble.committed(8, 2.0).is_none() && trouble.warning().is_none(), "the lowest is still a number");
+        assert!(trouble.step(9, f64::INFINITY).is_some() && trouble.step(9, f64::NAN).is_none());
+        assert!(trouble.step(9, 2.0).is_none() && trouble.warning().is_none());
     }
 
     #[test]
