@@ -62,8 +62,7 @@ impl Steps {
         let first = same.map_or((step, at), |before| before.first);
         let count = step - first.0;
         let took = at.saturating_duration_since(first.1).as_secs_f64();
-        let seconds =
-            if count > 0 { Some(took / f64::from(count)) } else { before.and_then(|before| before.seconds) };
+        let seconds = if count > 0 { Some(took / f64::from(count)) } else { before.and_then(|before| before.seconds) };
         Self { round, step, steps, at, first, seconds }
     }
 

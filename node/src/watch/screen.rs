@@ -229,8 +229,7 @@ fn keep_drawn(shared: &Shared) {
         let closed = board.closed;
         let above: Vec<String> = board.above.drain(..).collect();
         let (columns, rows) = terminal::size();
-        let block =
-            if closed { Vec::new() } else { block::lines(&board.picture, columns, rows, Instant::now()) };
+        let block = if closed { Vec::new() } else { block::lines(&board.picture, columns, rows, Instant::now()) };
         // The driver must not wait for the terminal.
         drop(board);
         terminal::renew(&above, block, columns);
