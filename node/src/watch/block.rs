@@ -41,8 +41,8 @@ pub fn lines(picture: &Picture, columns: usize, rows: usize, now: Instant) -> Ve
         Row { rank: 7, lines: line("traffic", &traffic(picture), width) },
         Row { rank: 5, lines: line("last", &last.into_iter().collect::<Vec<_>>(), width) },
     ];
-    if let Some(warning) = picture.trouble.warning() {
-        block.push(Row { rank: 0, lines: sentence("LOOK", warning, width) });
+    if let Some(warning) = &picture.warning {
+        block.push(Row { rank: 0, lines: sentence("LOOK", &warning.text, width) });
     }
     let count = |block: &[Row]| block.iter().map(|row| row.lines.len()).sum::<usize>();
     while count(&block) > room && block.len() > 1 {

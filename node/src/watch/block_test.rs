@@ -138,10 +138,11 @@ fn a_start_and_the_first_step_are_told() {
 #[test]
 fn trouble_is_loud() {
     let (mut picture, now) = flying();
-    picture.trouble.committed(125, 2.0);
-    picture.trouble.committed(126, 40.0);
-    let lines = lines(&picture, 80, 24, now);
-    assert!(lines.iter().any(|line| line.starts_with("LOOK    the training loss has grown")), "{lines:?}");
+    picture.take(&Event::Diverges { round: 125, why: "the loss is far too high".into() }, now);
+    let starts = |rows| lines(&picture, 80, rows, now).last().cloned().unwrap_or_default();
+    for rows in [4, 24] {
+        assert_eq!(starts(rows), "LOOK    the training diverges (round 125): the loss is far too high");
+    }
 }
 
 #[test]

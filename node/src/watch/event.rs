@@ -143,6 +143,11 @@ pub enum Event {
         loss: f64,
         nats_per_byte: f64,
     },
+    /// The losses show that the training goes wrong.
+    Diverges {
+        round: u64,
+        why: String,
+    },
     MemberJoined {
         member: String,
         round: u64,

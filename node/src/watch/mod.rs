@@ -13,5 +13,4 @@ pub mod picture;
 pub mod screen;
 pub mod status;
 pub mod terminal;
-pub mod trouble;
 pub mod words;

@@ -3,7 +3,6 @@
 use super::event::{Committed, Event};
 use super::names::Names;
 use super::pace::Pace;
-use super::trouble::Trouble;
 use super::words;
 use std::time::{Duration, Instant};
 
@@ -81,6 +80,26 @@ pub struct Traffic {
     pub into: f64,
 }
 
+/// The training goes wrong.
+#[derive(Clone, Debug)]
+pub struct Warning {
+    pub text: String,
+    /// The flock's loss and that on held-out text when it was said.
+    loss: Option<f64>,
+    validation: Option<f64>,
+}
+
+impl Warning {
+    /// Whether the losses since then show that the training has recovered.
+    fn is_over(&self, loss: Option<f64>, validation: Option<f64>) -> bool {
+        let is_below = |now: Option<f64>, then: Option<f64>, part: f64| match (now, then) {
+            (Some(now), Some(then)) => now.is_finite() && !(now >= then * part),
+            _ => false,
+        };
+        is_below(loss, self.loss, 0.5) || is_below(validation, self.validation, 1.0)
+    }
+}
+
 /// The whole picture.
 #[derive(Debug)]
 pub struct Picture {
@@ -105,7 +124,7 @@ pub struct Picture {
     pub loss: Option<f64>,
     pub step_loss: Option<f64>,
     pub validation: Option<f64>,
-    pub trouble: Trouble,
+    pub warning: Option<Warning>,
     pub names: Names,
     pub glance: Option<Glance>,
     pub traffic: Traffic,
@@ -130,7 +149,7 @@ impl Picture {
             loss: None,
             step_loss: None,
             validation: None,
-            trouble: Trouble::default(),
+            warning: None,
             names: Names::default(),
             glance: None,
             traffic: Traffic::default(),
@@ -139,8 +158,8 @@ impl Picture {
         }
     }
 
-    /// Takes an event in. Returns a warning about the training that was not there before.
-    pub fn take(&mut self, event: &Event, now: Instant) -> Option<String> {
+    /// Takes an event in.
+    pub fn take(&mut self, event: &Event, now: Instant) {
         match event {
             Event::Waiting { on, why } if self.glance.is_none() => {
                 self.stage = Some((words::waiting(&self.names.list(on), why), now));
@@ -150,16 +169,17 @@ impl Picture {
                 (self.stage, self.training_since) = (None, None);
                 self.steps = Some(Steps::after(self.steps.as_ref(), (*round, *step, *steps), now));
                 (self.step_loss, self.own_pace) = (Some(*loss), Some(*tokens_per_second));
-                return self.trouble.step(*round, *loss);
             }
-            Event::Committed(committed) => return self.commit(committed, now),
-            Event::Validated { round, loss, .. } => {
-                self.validation = Some(*loss);
-                return self.trouble.validated(*round, *loss);
+            Event::Committed(committed) => self.commit(committed, now),
+            Event::Validated { loss, .. } => self.validation = Some(*loss),
+            Event::Diverges { round, why } => {
+                let text = format!("the training diverges (round {round}): {why}");
+                self.warning = Some(Warning { text, loss: self.loss, validation: self.validation });
             }
             _ => {}
         }
-        None
+        let (loss, validation) = (self.loss, self.validation);
+        self.warning.take_if(|warning| warning.is_over(loss, validation));
     }
 
     fn phase(&mut self, phase: &str, now: Instant) {
@@ -171,7 +191,7 @@ impl Picture {
         });
     }
 
-    fn commit(&mut self, committed: &Committed, now: Instant) -> Option<String> {
+    fn commit(&mut self, committed: &Committed, now: Instant) {
         self.stage = None;
         self.committed = Some(committed.round);
         self.pace.committed(committed.round, committed.tokens, now);
@@ -182,7 +202,6 @@ impl Picture {
             Some(before) if before.is_finite() => before + (committed.loss - before) * LOSS_STEP,
             _ => committed.loss,
         });
-        self.trouble.committed(committed.round, committed.loss)
     }
 
     /// Takes in what the engine and the network know now.
@@ -286,6 +305,27 @@ mod tests {
             picture.look(glance(1000 + second * 500), now + Duration::from_secs(second));
         }
         assert!((picture.traffic.out - 500.0).abs() < 1.0 && picture.traffic.into == 0.0, "{:?}", picture.traffic);
+    }
+
+    #[test]
+    fn a_warning_stays_until_the_losses_have_recovered() {
+        let (mut picture, now) = (Picture::new("1a2b".into()), Instant::now());
+        let diverges = Event::Diverges { round: 3, why: "the loss is 40".into() };
+        let validated = |loss| Event::Validated { round: 1, loss, nats_per_byte: loss };
+        for event in [validated(2.0), committed(1, 40.0), diverges.clone(), committed(2, 40.0), validated(30.0)] {
+            picture.take(&event, now);
+        }
+        assert!(picture.warning.as_ref().is_some_and(|warning| warning.text.contains("the loss is 40")));
+        for round in 3..10 {
+            picture.take(&committed(round, 2.0), now);
+        }
+        assert!(picture.warning.is_none(), "the loss has halved");
+        for event in [validated(3.0), diverges, validated(3.1)] {
+            picture.take(&event, now);
+        }
+        assert!(picture.warning.is_some());
+        picture.take(&validated(2.9), now);
+        assert!(picture.warning.is_none(), "it falls again");
     }
 
     #[test]

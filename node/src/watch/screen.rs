@@ -23,8 +23,6 @@ const TICK: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks at the engine.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Addresses that are remembered as not reached.
-const UNREACHED_MAX: usize = 64;
 /// Lines that wait to be drawn; the oldest go first.
 const ABOVE_MAX: usize = 256;
 
@@ -64,8 +62,6 @@ struct Board {
     progress: Option<Instant>,
     /// The node has said that it begins to train.
     begun: bool,
-    /// Addresses that were not reached, with the reasons, as they were said.
-    unreached: VecDeque<String>,
     changed: bool,
     closed: bool,
 }
@@ -114,6 +110,13 @@ impl Screen {
         board.picture.stage = Some((text.to_owned(), Instant::now()));
         let lines = if self.shared.mode == Mode::Lines { vec![tame(text)] } else { Vec::new() };
         self.shared.write(board, lines);
+    }
+
+    /// A line for a person; nothing in JSON mode.
+    pub fn line(&self, text: &str) {
+        if self.shared.mode != Mode::Json {
+            self.shared.write(self.shared.board(), vec![tame(text)]);
+        }
     }
 
     pub fn teller(&self) -> Teller {
@@ -257,38 +260,21 @@ impl Board {
             told: None,
             progress: None,
             begun: false,
-            unreached: VecDeque::new(),
             changed: true,
             closed: false,
         }
     }
 
-    /// Whether the line only says again that an address is not reached: a node tries it for ever.
-    fn was_said(&mut self, event: &Event, line: &str) -> bool {
-        match event {
-            Event::PeerDown { .. } => self.unreached.clear(),
-            Event::DialFailed { .. } if self.unreached.iter().any(|said| said == line) => return true,
-            Event::DialFailed { .. } => {
-                if self.unreached.len() == UNREACHED_MAX {
-                    self.unreached.pop_front();
-                }
-                self.unreached.push_back(line.to_owned());
-            }
-            _ => {}
-        }
-        false
-    }
-
     /// Takes an event in; returns the lines that it is worth.
     fn take(&mut self, event: &Event, mode: Mode, now: Instant) -> Vec<String> {
-        let warning = self.picture.take(event, now);
+        self.picture.take(event, now);
         let mut lines = Vec::new();
         if matches!(event, Event::Finished { .. }) && self.picture.committed.is_some() {
             lines.push(block::progress(&self.picture, now));
         }
         let may_tell = mode == Mode::Lines;
         match words::line(event, &self.picture.names) {
-            Some((Weight::Notable, line)) if !self.was_said(event, &line) => {
+            Some((Weight::Notable, line)) => {
                 self.picture.last = Some((line.clone(), now));
                 lines.push(line);
             }
@@ -305,7 +291,6 @@ impl Board {
         if is_progress && may_tell && is_due(&mut self.progress, now, PROGRESS_EVERY) {
             lines.push(block::progress(&self.picture, now));
         }
-        lines.extend(warning.map(|warning| format!("LOOK: {}", tame(&warning))));
         lines
     }
 }
@@ -347,20 +332,6 @@ mod tests {
         let line = board.take(&Event::PeerUp { peer: "0".repeat(64) }, Mode::Block, now);
         assert_eq!(line, ["peer 00000000 is here"]);
         assert_eq!(board.picture.last, Some((line[0].clone(), now)));
-    }
-
-    #[test]
-    fn an_address_that_is_not_reached_is_said_once_for_each_reason() {
-        let (mut board, now) = (Board::new(Picture::new("1a2b".into())), Instant::now());
-        let failed = |reason: &str| Event::DialFailed { address: "/ip4/192.0.2.7".into(), reason: reason.into() };
-        let mut said = |event: &Event| board.take(event, Mode::Lines, now).len();
-        assert_eq!([said(&failed("refused")), said(&failed("refused")), said(&failed("no route"))], [1, 0, 1]);
-        let down = Event::PeerDown { peer: "0".repeat(64), reason: "it left".into() };
-        assert_eq!([said(&down), said(&failed("refused"))], [1, 1], "it was there meanwhile");
-        for n in 0..2 * UNREACHED_MAX {
-            said(&failed(&n.to_string()));
-        }
-        assert_eq!(board.unreached.len(), UNREACHED_MAX);
     }
 
     #[test]

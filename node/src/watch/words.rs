@@ -169,6 +169,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         }
         Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
         Event::Refused { peer, reason } => format!("refused {}: {reason}", node(peer)),
+        Event::Diverges { round, why } => format!("THE TRAINING DIVERGES in round {round}: {why}"),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
         Event::Finished { reason } => format!("finished: {reason}"),
         Event::Phase { .. }
