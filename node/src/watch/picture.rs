@@ -93,7 +93,7 @@ impl Warning {
     /// Whether the losses since then show that the training has recovered.
     fn is_over(&self, loss: Option<f64>, validation: Option<f64>) -> bool {
         let is_below = |now: Option<f64>, then: Option<f64>, part: f64| match (now, then) {
-            (Some(now), Some(then)) => now.is_finite() && !(now >= then * part),
+            (Some(now), Some(then)) => now.is_finite() && (then.is_nan() || now < then * part),
             _ => false,
         };
         is_below(loss, self.loss, 0.5) || is_below(validation, self.validation, 1.0)
@@ -103,7 +103,7 @@ impl Warning {
 /// The whole picture.
 #[derive(Debug)]
 pub struct Picture {
-    /// The full id of this node, and its name.
+    /// The full id of this node.
     pub node: String,
     pub run: String,
     /// Rounds and tokens of the run; 0 is no bound.
@@ -178,8 +178,9 @@ impl Picture {
             }
             _ => {}
         }
-        let (loss, validation) = (self.loss, self.validation);
-        self.warning.take_if(|warning| warning.is_over(loss, validation));
+        if self.warning.as_ref().is_some_and(|warning| warning.is_over(self.loss, self.validation)) {
+            self.warning = None;
+        }
     }
 
     fn phase(&mut self, phase: &str, now: Instant) {

@@ -254,15 +254,7 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 
 impl Board {
     fn new(picture: Picture) -> Self {
-        Self {
-            picture,
-            above: VecDeque::new(),
-            told: None,
-            progress: None,
-            begun: false,
-            changed: true,
-            closed: false,
-        }
+        Self { picture, above: VecDeque::new(), told: None, progress: None, begun: false, changed: true, closed: false }
     }
 
     /// Takes an event in; returns the lines that it is worth.
