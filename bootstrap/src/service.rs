@@ -162,7 +162,7 @@ impl Watch {
                 tracing::debug!(%peer, %address, "connected");
             }
             // A peer identifies itself again from time to time.
-            NetEvent::Identified { peer, agent } if !self.agents.contains_key(&peer) => {
+            NetEvent::Identified { peer, agent, .. } if !self.agents.contains_key(&peer) => {
                 report.peer("connected", &peer, &agent);
                 self.agents.insert(peer, agent);
             }

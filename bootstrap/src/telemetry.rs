@@ -1,7 +1,7 @@
 //! Logs and metrics of a process: the same for the node and for the well-known peer.
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, TcpListener};
 use tracing_subscriber::EnvFilter;
 
@@ -33,17 +33,22 @@ fn log_filter(filter: &str, quiet: &str) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::try_new(all.join(",")).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })
 }
 
-/// Sends logs to standard error, in colour only if that is a terminal. `quiet` holds further directives for noisy
-/// libraries, or nothing.
+/// Sends logs to the writer of standard error, in colour only if that is a terminal and the user has not said
+/// `NO_COLOR`. `quiet` holds further directives for noisy libraries, or nothing.
 ///
 /// # Errors
 /// [`TelemetryError::Filter`] when `filter` does not parse.
-pub fn init_logs(filter: &str, quiet: &str) -> Result<(), TelemetryError> {
+pub fn init_logs<W: Write + 'static>(
+    filter: &str,
+    quiet: &str,
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Result<(), TelemetryError> {
+    let coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(filter, quiet)?)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(coloured)
         .compact()
         .init();
     Ok(())

@@ -231,6 +231,9 @@ pub struct StatusArgs {
     /// Print the whole answer as JSON
     #[arg(long)]
     pub json: bool,
+    /// Print the loss on held-out text in nats a byte, too
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 /// The flags that name a node of this machine; with neither, the only one that is running.

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&error, 1),
         };
     }
-    if let Err(error) = telemetry::init_logs(&config.log, "") {
+    if let Err(error) = telemetry::init_logs(&config.log, "", std::io::stderr) {
         return fail(&error, 2);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {

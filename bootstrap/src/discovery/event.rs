@@ -22,8 +22,8 @@ pub enum NetEvent {
     NoDirectWay { peer: PeerId },
     /// A direct connection was closed. `last`: there is none left to this peer.
     Disconnected { peer: PeerId, connection: ConnectionId, last: bool, why: String },
-    /// The peer said what it is. `agent` is fit to be shown.
-    Identified { peer: PeerId, agent: String },
+    /// The peer said what it is. `agent` and its node's name are fit to be shown.
+    Identified { peer: PeerId, agent: String, name: Option<String> },
     /// The peer speaks another version of Starling's network protocols, or none; it is left alone for a while.
     OtherVersion { peer: PeerId, theirs: String },
     /// The DHT says that these new peers belong to the run; they will be dialed.

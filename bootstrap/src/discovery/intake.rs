@@ -234,7 +234,8 @@ impl Discovery {
             self.relays.known(peer, address, now);
         }
         self.observed.observer(peer, named_by_user);
-        Some(NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) })
+        let (agent, name) = (untrusted::printable(&info.agent_version), untrusted::name_of_agent(&info.agent_version));
+        Some(NetEvent::Identified { peer, agent, name })
     }
 
     /// Providers of the run's key are companions. Returns the new ones.

@@ -2,6 +2,7 @@
 
 use super::bulk::BulkStream;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
+use super::names::PeerNames;
 use super::peers::PeerStatus;
 use super::reason::DownReason;
 use super::sessions::{Guests, Sessions};
@@ -52,6 +53,7 @@ pub struct NetHandle {
     pub(super) traffic: Traffic,
     pub(super) standing: Standing,
     pub(super) fetched: FetchTally,
+    pub(super) names: PeerNames,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
 
@@ -260,6 +262,11 @@ impl NetHandle {
     /// Payload bytes so far.
     pub fn counters(&self) -> Counters {
         self.traffic.counters()
+    }
+
+    /// The name that a connected peer has given itself, fit to be shown.
+    pub fn name_of(&self, peer: &NodeId) -> Option<String> {
+        self.names.of(peer)
     }
 
     /// Ends a round of measuring. Returns the uplink's rate in kbit/s, by the fastest of the last rounds; 0 while it

@@ -23,6 +23,7 @@ pub mod fetch;
 mod guests;
 mod handle;
 mod inbound;
+mod names;
 mod network;
 mod options;
 mod peers;

@@ -7,6 +7,7 @@ use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
 use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
 use super::inbound::{self, BULK_CAP, BulkBooks, CONTROL_CAP, FETCH_CAP};
+use super::names::PeerNames;
 use super::options::{NetError, NetOptions};
 use super::peers::{PeerTable, Step};
 use super::queue::{self, NetEvents};
@@ -65,6 +66,7 @@ impl Network {
         let (commands, orders) = mpsc::channel(COMMANDS_CAP);
         let (ended, endings) = mpsc::channel(ENDED_CAP);
         let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
+        let names = PeerNames::default();
         let books = BulkBooks::new(standing.clone());
         for (streams, books, told) in [
             (bulk, books.another_kind(), (|from, stream| NetEvent::Bulk { from, stream }) as fn(_, _) -> _),
@@ -87,6 +89,7 @@ impl Network {
             traffic: traffic.clone(),
             standing: standing.clone(),
             fetched: Default::default(),
+            names: names.clone(),
             addresses: told,
         };
         let task = SwarmTask {
@@ -106,6 +109,7 @@ impl Network {
             acquaintances: Acquaintances::default(),
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
+            names,
             addresses,
         };
         tokio::spawn(task.run(orders, endings, control));
@@ -127,6 +131,7 @@ struct SwarmTask {
     acquaintances: Acquaintances,
     newest: Newest,
     beacon: Beacon,
+    names: PeerNames,
     addresses: watch::Sender<Vec<Multiaddr>>,
 }
 
@@ -282,11 +287,12 @@ impl SwarmTask {
                 if let Some(node) = identity::node_id(&peer) {
                     let source = self.office.standing.source(&node);
                     self.office.standing.left(&node);
+                    self.names.left(&node);
                     self.acquaintances.left(&node, source, Instant::now());
                     self.table.disconnected(&node, why);
                 }
             }
-            Some(Found::Identified { peer, agent }) => self.on_identified(peer, agent, speaks),
+            Some(Found::Identified { peer, agent, name }) => self.on_identified(peer, (agent, name), speaks),
             Some(Found::RoundTrip { peer, time }) => {
                 let node = identity::node_id(&peer);
                 if let Some(node) = node.filter(|node| self.table.round_trip(node, time, Instant::now())) {
@@ -302,8 +308,9 @@ impl SwarmTask {
         }
     }
 
-    fn on_identified(&mut self, peer: PeerId, agent: String, is_node: bool) {
+    fn on_identified(&mut self, peer: PeerId, (agent, name): (String, Option<String>), is_node: bool) {
         let Some(node) = identity::node_id(&peer) else { return };
+        self.names.said(node, name);
         let (step, is_new) = self.table.identified(&node, agent, is_node);
         self.take(step);
         self.note_addresses();

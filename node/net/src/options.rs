@@ -5,6 +5,7 @@ use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::DiscoveryOptions;
 use starling_bootstrap::swarm::{StartError, SwarmOptions};
+use starling_bootstrap::untrusted;
 use starling_protocol::wire::Opened;
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct NetOptions {
     pub mdns: bool,
     /// Relay for nodes that cannot be reached.
     pub relay: bool,
+    /// The node's name, which peers are told.
+    pub name: Option<String>,
     /// The source of peers' fetches.
     pub source: Arc<dyn FetchSource>,
     /// Checks control messages before they reach the node; without it they are passed on as they are.
@@ -51,13 +54,15 @@ impl NetOptions {
     }
 
     pub(super) fn swarm(&self) -> SwarmOptions {
+        let default = SwarmOptions::default();
         SwarmOptions {
+            agent: untrusted::agent_with(&default.agent, self.name.as_deref()),
             listen: self.listen.clone(),
             advertise: self.advertise.clone(),
             mdns: self.mdns,
             relay_server: self.relay,
             gossip: Some(self.topic()),
-            ..SwarmOptions::default()
+            ..default
         }
     }
 

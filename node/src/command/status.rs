@@ -4,6 +4,7 @@ use crate::cli::StatusArgs;
 use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
+use crate::watch::names::{labelled, short};
 use crate::watch::screen::bytes;
 use crate::watch::status::{
     Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
@@ -29,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status).context("cannot print the status")?);
     } else {
-        print!("{}", text(&status));
+        print!("{}", text(&status, args.verbose));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,15 +50,12 @@ fn the_only_home() -> Result<PathBuf, Failure> {
     }
 }
 
-fn short(id: &str) -> String {
-    id.chars().take(8).collect()
-}
-
-fn text(status: &Status) -> String {
+/// The lines for a person; `verbose` adds the loss in nats a byte.
+fn text(status: &Status, verbose: bool) -> String {
     let or_none = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.4}"));
     let mut out = format!(
         "node {} of run {} (starling {}), up {} s, training on {}\n",
-        short(&status.node),
+        labelled(&status.node, status.name.as_deref()),
         status.run,
         status.version,
         status.uptime_s,
@@ -76,10 +74,12 @@ fn text(status: &Status) -> String {
     };
     out += &status.quorum.as_ref().map(quorum_text).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
+    let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
+    let per_byte = if verbose { per_byte } else { String::new() };
     out += &format!(
-        "loss {} nats/token · validation {} nats/byte · {} sent, {} received\n",
+        "loss {} nats/token · validation {} nats/token{per_byte} · {} sent, {} received\n",
         or_none(status.loss),
-        or_none(status.validation_nats_per_byte),
+        or_none(status.validation_nats_per_token),
         bytes(status.bytes_sent),
         bytes(status.bytes_received)
     );
@@ -89,8 +89,24 @@ fn text(status: &Status) -> String {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),
     };
-    out += "\n  node      role     link   phase        record  heard\n";
-    for member in &status.members {
+    out += &members_text(&status.members);
+    for evidence in &status.evidence {
+        let then = if evidence.revoked { "it is removed for good" } else { "it is to be removed" };
+        out += &format!(
+            "EVIDENCE against {}: two different statements of one place ({}); {then}\n",
+            short(&evidence.against),
+            evidence.what
+        );
+    }
+    out
+}
+
+/// The table of members and guests.
+fn members_text(members: &[Member]) -> String {
+    let label = |member: &Member| labelled(&member.node, member.name.as_deref());
+    let width = members.iter().map(|member| label(member).len()).max().unwrap_or_default().max(8);
+    let mut out = format!("\n  {:width$}  role     link   phase        record  heard\n", "node");
+    for member in members {
         let link = if member.me {
             "me"
         } else if member.connected {
@@ -99,21 +115,13 @@ fn text(status: &Status) -> String {
             "down"
         };
         out += &format!(
-            "  {:8}  {:7}  {:5}  {:11}  {:>6}  {}\n",
-            short(&member.node),
+            "  {:width$}  {:7}  {:5}  {:11}  {:>6}  {}\n",
+            label(member),
             member.role.as_deref().unwrap_or(if member.member { "member" } else { "guest" }),
             link,
             member.phase.as_deref().unwrap_or("-"),
             member.seq.map_or("-".into(), |s| s.to_string()),
             heard(member),
-        );
-    }
-    for evidence in &status.evidence {
-        let then = if evidence.revoked { "it is removed for good" } else { "it is to be removed" };
-        out += &format!(
-            "EVIDENCE against {}: two different statements of one place ({}); {then}\n",
-            short(&evidence.against),
-            evidence.what
         );
     }
     out
@@ -185,6 +193,29 @@ fn heard(member: &Member) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_stand_beside_the_ids() {
+        let member = |node: &str, name: Option<&str>| Member {
+            node: node.into(),
+            name: name.map(Into::into),
+            me: name.is_none(),
+            member: true,
+            role: Some("voter".into()),
+            connected: true,
+            phase: Some("training".into()),
+            seq: Some(7),
+            heard_s: Some(0.5),
+            out: None,
+        };
+        assert_eq!(
+            members_text(&[member("1a2b3c4d5e6f", Some("gpu-box")), member("5e6f7a8b5e6f", None)]),
+            "\n  node                role     link   phase        record  heard\n  \
+             1a2b3c4d (gpu-box)  voter    up     training          7  0.5 s ago\n  \
+             5e6f7a8b            voter    me     training          7  \n"
+        );
+        assert_eq!(members_text(&[]), "\n  node      role     link   phase        record  heard\n");
+    }
 
     #[test]
     fn exchanges_are_counted_by_how_they_ended() {

@@ -3,6 +3,7 @@
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use starling_bootstrap::untrusted::{self, NAME_CHARS_MAX};
 use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,9 @@ const MAX_GIB_MAX: f64 = 1e6;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeFile {
+    /// Name of this node, which others see beside its id. Left out, this machine alone shows its own name there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Identity, records, snapshots and checkpoints of this node. Default: one folder a run in the user's data folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub home: Option<PathBuf>,
@@ -91,6 +95,7 @@ impl StoreTable {
 impl Default for NodeFile {
     fn default() -> Self {
         Self {
+            name: None,
             home: None,
             cache: None,
             listen: vec!["/ip4/0.0.0.0/tcp/0".into(), "/ip4/0.0.0.0/udp/0/quic-v1".into()],
@@ -137,7 +142,21 @@ impl NodeFile {
             );
             return Err(Failure::message(Code::Usage, why));
         }
+        if let Some(name) = file.name.as_ref().filter(|name| untrusted::name(name).as_ref() != Some(*name)) {
+            let why = format!(
+                "{}: name is {name:?}: give 1 to {NAME_CHARS_MAX} letters and digits of ASCII, with spaces, `-`, `_` or `.` \
+                 between them, such as \"gpu-box\"",
+                path.display()
+            );
+            return Err(Failure::message(Code::Usage, why));
+        }
         Ok(file)
+    }
+
+    /// The name that this machine shows beside the node's id: the one that the user gave, or the machine's own. Others
+    /// are told only the former.
+    pub fn shown_name(&self) -> Option<String> {
+        self.name.clone().or_else(|| untrusted::name(&sysinfo::System::host_name()?))
     }
 
     /// Threads that the network and averaging share.
@@ -199,6 +218,17 @@ mod tests {
             assert_eq!(failure.code, Code::Usage);
             failure.error.to_string().replace(&format!("{}: ", path.display()), "")
         })
+    }
+
+    #[test]
+    fn a_name_is_short_and_of_harmless_letters() {
+        assert_eq!(load("name = \"gpu box-2\"").expect("it is sound").shown_name(), Some("gpu box-2".into()));
+        assert_eq!(load("").expect("it is sound").name, None);
+        let long = "x".repeat(NAME_CHARS_MAX + 1);
+        for wrong in ["", " a", "a\\u001b[31m", "k\u{fc}che", &long] {
+            let said = load(&format!("name = \"{wrong}\"")).expect_err("no name");
+            assert!(said.starts_with("name is ") && said.contains("gpu-box"), "{said}");
+        }
     }
 
     #[test]

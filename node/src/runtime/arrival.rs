@@ -1,6 +1,7 @@
 //! A newcomer's transfer of the state, as a person follows it.
 
 use crate::watch::event::Event;
+use crate::watch::figures::{about, bytes as human_bytes};
 use std::time::{Duration, Instant};
 
 /// The time between two lines about one transfer.
@@ -15,22 +16,23 @@ pub struct Arrival {
     /// The time that the flock's rounds wait for newcomers at once.
     patience: Duration,
     told_slow: bool,
+    /// Bytes that are here.
+    here: u64,
 }
 
 impl Arrival {
     pub fn new(now: Instant, of: Option<u64>, patience: Duration) -> Self {
-        Self { began: now, shown: now, of, patience, told_slow: false }
+        Self { began: now, shown: now, of, patience, told_slow: false, here: 0 }
     }
 
     /// Notes that so many bytes are here; returns the events that are due.
     pub fn moved(&mut self, bytes: u64, now: Instant) -> Vec<Event> {
+        self.here = bytes;
         if now.saturating_duration_since(self.shown) < SHOWN_EVERY {
             return Vec::new();
         }
         self.shown = now;
-        let seconds = now.saturating_duration_since(self.began).as_secs_f64();
-        let pace = bytes as f64 / seconds.max(1e-3);
-        let left_s = self.of.filter(|_| bytes > 0).map(|of| of.saturating_sub(bytes) as f64 / pace);
+        let (seconds, pace, left_s) = self.pace(now);
         let mut events = vec![Event::Fetching { bytes, of: self.of, seconds, left_s }];
         let patience_s = self.patience.as_secs_f64();
         if let Some(of) = self.of.filter(|of| !self.told_slow && *of as f64 > pace * patience_s) {
@@ -40,6 +42,24 @@ impl Arrival {
             events.push(Event::SlowLine { bytes: of, mbit: mbit(pace), needed_mbit, patience_s });
         }
         events
+    }
+
+    /// Seconds since the begin, bytes a second, and seconds until all is here, if its length is known.
+    fn pace(&self, now: Instant) -> (f64, f64, Option<f64>) {
+        let seconds = now.saturating_duration_since(self.began).as_secs_f64();
+        let pace = self.here as f64 / seconds.max(1e-3);
+        let left_s = self.of.filter(|_| self.here > 0).map(|of| of.saturating_sub(self.here) as f64 / pace);
+        (seconds, pace, left_s)
+    }
+
+    /// How far it is, in words.
+    pub fn text(&self, now: Instant) -> String {
+        let here = human_bytes(self.here);
+        match (self.of, self.pace(now)) {
+            (Some(of), (_, _, Some(left))) => format!("{here} of {}, {} left", human_bytes(of), about(left)),
+            (Some(of), _) => format!("{here} of {}", human_bytes(of)),
+            (None, _) => format!("{here} so far"),
+        }
     }
 }
 
@@ -62,6 +82,18 @@ mod tests {
         let slow: Vec<&Event> = events.iter().filter(|event| !shown(event)).collect();
         let [Event::SlowLine { mbit, needed_mbit: Some(needed), .. }] = slow[..] else { panic!("{slow:?}") };
         assert!((8.3..8.5).contains(mbit) && (16.7..16.9).contains(needed), "{mbit} {needed}");
+    }
+
+    #[test]
+    fn a_transfer_is_told_in_words() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut arrival = Arrival::new(start, Some(240 * MIB), 120 * second);
+        assert_eq!(arrival.text(start), "0 B of 240.0 MiB");
+        arrival.moved(120 * MIB, start + 60 * second);
+        assert_eq!(arrival.text(start + 60 * second), "120.0 MiB of 240.0 MiB, about 60 s left");
+        let mut unknown = Arrival::new(start, None, 120 * second);
+        unknown.moved(MIB, start + second);
+        assert_eq!(unknown.text(start + second), "1.0 MiB so far");
     }
 
     #[test]

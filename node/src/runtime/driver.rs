@@ -65,6 +65,8 @@ pub struct Parts {
 /// The values that the driver needs from the node file and the run.
 pub struct Settings {
     pub home: PathBuf,
+    /// The name that this machine shows beside the node's id.
+    pub name: Option<String>,
     pub device: String,
     pub elements: usize,
     pub validate_every: u64,
@@ -194,6 +196,7 @@ impl Driver {
                 }
                 else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
             }
+            self.look_around();
         }
         Ok(())
     }
@@ -273,6 +276,7 @@ impl Driver {
     pub(super) async fn net_event(&mut self, event: NetEvent) -> Result<(), Failure> {
         match event {
             NetEvent::PeerUp { peer } => {
+                self.note_name(&peer);
                 self.show(Event::PeerUp { peer: peer.to_string() });
                 self.feed(Input::PeerUp { peer }).await
             }

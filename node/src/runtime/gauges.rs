@@ -23,8 +23,10 @@ pub struct Gauges {
     reduce_seconds: f64,
     tokens_per_second: f64,
     pub loss: Option<f64>,
+    /// The loss on held-out text, in nats a token and a byte.
     pub validation: Option<f64>,
     pub losses: Losses,
+    pub validation_per_byte: Option<f64>,
     /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
     /// The catch-up under way.
@@ -48,6 +50,7 @@ impl Gauges {
             loss: None,
             validation: None,
             losses: Losses::default(),
+            validation_per_byte: None,
             waiting: None,
             arrival: None,
             barred: None,
@@ -103,8 +106,8 @@ impl Gauges {
         self.gathered_at = self.gathered_at.and(self.trained_at);
     }
 
-    pub fn validated(&mut self, nats_per_byte: f64) {
-        self.validation = Some(nats_per_byte);
+    pub fn validated(&mut self, loss: f64, nats_per_byte: f64) {
+        (self.validation, self.validation_per_byte) = (Some(loss), Some(nats_per_byte));
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
     }
 

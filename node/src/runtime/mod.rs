@@ -21,6 +21,7 @@ mod evidence;
 mod fellows;
 mod fetches;
 mod gauges;
+mod glance;
 mod head;
 mod hearing;
 mod ledger;

@@ -23,6 +23,7 @@ use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
+use crate::watch::terminal;
 use anyhow::Context;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
@@ -52,7 +53,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
         print!("{}", effective_config(&node, &origin)?);
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::init_logs(&node.log, QUIET_LOGS).map_err(telemetry_failure)?;
+    telemetry::init_logs(&node.log, QUIET_LOGS, || terminal::Log).map_err(telemetry_failure)?;
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(run(args, node, origin))?;
@@ -163,7 +164,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let store = Arc::new(open_store(&home, node.store.max_bytes(), alone)?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
     let metrics = telemetry::serve_metrics(&node.metrics).map_err(telemetry_failure)?;
-    let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
+    let name = node.shown_name();
+    let mut screen = Screen::new(identity.node_id().to_string(), name.as_deref(), args.json);
 
     let (spec, text) = match &origin {
         Origin::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
@@ -174,11 +176,13 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     };
     let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &spec, &spec_bytes)?;
-    screen = Screen::new(identity.node_id().to_string(), args.json, spec.budget.rounds, spec.budget.tokens);
+    screen.fly(&spec.name, spec.budget.rounds, spec.budget.tokens);
 
     let model = model_config(&spec.model);
     let options = trainer_options(&spec.inner, node.threads);
+    screen.stage("opening the device");
     let trainer = open_trainer(args, &device, &model, &options)?;
+    screen.stage("making the first parameters, or reading the state from the disk");
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
@@ -202,6 +206,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         bootstrap,
         mdns: node.mdns,
         relay: node.relay,
+        name: node.name.clone(),
         source: serving.clone(),
         verify: Some(hearing::verify(spec.digest(), identity.node_id())),
     };
@@ -273,6 +278,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         screen,
         settings: Settings {
             home,
+            name,
             device: device_name,
             elements,
             validate_every,

@@ -5,7 +5,8 @@ use crate::exit::{Code, Failure};
 use crate::net::fetch::{Expect, FetchRequest};
 use crate::net::{NetEvent, NetEvents, NetHandle};
 use crate::watch::event::Event;
-use crate::watch::screen::Screen;
+use crate::watch::figures::bytes as human_bytes;
+use crate::watch::screen::{Screen, Teller};
 use anyhow::Context;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -47,11 +48,11 @@ pub async fn prepare(
         let text = find(&spec, overrides, cache).await?;
         return Ok((spec, text));
     }
-    screen.line("preparing text (done once; later starts use the cache)");
+    screen.stage("preparing the text (done once; later starts use the cache)");
     let options = file.corpus(overrides);
     let cache = cache.to_path_buf();
-    let bar = progress_bar();
-    let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&bar, p));
+    let teller = screen.teller();
+    let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&teller, p));
     let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
     spec.data.manifest = dataset.manifest().digest();
     Ok((spec, Text::Here(Box::new(dataset))))
@@ -190,30 +191,18 @@ async fn fetch_manifest(net: &NetHandle, peer: NodeId, digest: Digest) -> (NodeI
     (peer, None)
 }
 
-fn progress_bar() -> indicatif::ProgressBar {
-    let bar = indicatif::ProgressBar::new(0);
-    if let Ok(style) = indicatif::ProgressStyle::with_template("{msg} [{bar:24}] {bytes}/{total_bytes}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
-}
-
-fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
+fn show_progress(teller: &Teller, progress: PrepareProgress) {
     match progress {
-        PrepareProgress::Listing { files } => bar.set_message(format!("looking for text: {files} files")),
-        PrepareProgress::Waiting => bar.set_message("another node of this machine prepares the text"),
+        PrepareProgress::Listing { files } => teller.progress(|| format!("looking for text: {files} files")),
+        PrepareProgress::Waiting => teller.progress(|| "another node of this machine prepares the text".into()),
         PrepareProgress::Checking { done, total } => {
-            bar.set_message("checking shards");
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
+            teller.progress(|| format!("checking the text: {done} of {total} pieces"));
         }
         PrepareProgress::Rebuilding { why } => tracing::warn!("preparing the text again: {why}"),
         PrepareProgress::Reading { done, total } => {
-            bar.set_message("tokenizing");
-            bar.set_length(total);
-            bar.set_position(done);
+            let of = human_bytes(total.max(done));
+            teller.progress(|| format!("turning text into tokens: {} of {of}", human_bytes(done)));
         }
-        PrepareProgress::Done { .. } => bar.finish_and_clear(),
         _ => {}
     }
 }

@@ -76,7 +76,7 @@ impl Driver {
             }
             TrainerEvent::Validated { round, loss } => {
                 let nats_per_byte = loss / self.bytes_per_token();
-                self.gauges.validated(nats_per_byte);
+                self.gauges.validated(loss, nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
                 let why = self.gauges.losses.validated(loss);
                 self.diverges(round, why)

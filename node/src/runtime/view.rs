@@ -43,6 +43,7 @@ impl Driver {
         let known = view.lineage != starling_protocol::Digest::default();
         let row = |peer: &MemberView| Member {
             node: peer.id.to_string(),
+            name: if peer.id == self.me { self.settings.name.clone() } else { self.net.name_of(&peer.id) },
             me: peer.id == self.me,
             member: peer.state != MemberState::Outside,
             role: peer.role.map(|role| role.to_string()),
@@ -70,6 +71,7 @@ impl Driver {
         let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             node: self.me.to_string(),
+            name: self.settings.name.clone(),
             run: self.spec.name.clone(),
             lineage: known.then(|| view.lineage.to_string()),
             device: self.settings.device.clone(),
@@ -84,7 +86,8 @@ impl Driver {
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             loss: self.gauges.loss,
-            validation_nats_per_byte: self.gauges.validation,
+            validation_nats_per_token: self.gauges.validation,
+            validation_nats_per_byte: self.gauges.validation_per_byte,
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
             evidence: view.evidence.iter().map(evidence_row).collect(),

@@ -1,306 +1,289 @@
-//! The output on the terminal: a progress line on a terminal, one line a round otherwise, or JSON.
+//! The output of a running node: JSON for programs, plain lines, or a block that is renewed in place on a terminal.
+//!
+//! The driver never waits for a terminal that shows the block: a thread of its own draws, a few times a second at most
+//! and only when something has changed.
 
-use super::event::{Committed, Event, Line};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use super::event::{Event, Line};
+use super::names::Names;
+use super::picture::{FIRST_STEP, Glance, Picture};
+use super::words::{self, Weight, tame};
+use super::{block, terminal};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+pub use super::figures::bytes;
+
+/// Time between two drawings of the block.
+const RENEW_EVERY: Duration = Duration::from_millis(250);
+/// Time after which the block is looked at even if nothing was told: ages and estimates change by themselves.
+const TICK: Duration = Duration::from_secs(1);
+/// Time between two plain lines that only tell how far something is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// Time between two looks at the engine.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Lines that wait to be drawn; the oldest go first.
+const ABOVE_MAX: usize = 256;
 
 /// Shows events to a person or a program.
 pub struct Screen {
-    node: String,
-    mode: Mode,
-    started: Instant,
-    budget_rounds: u64,
-    budget_tokens: u64,
-    first_tokens: Option<u64>,
-    validation: Option<f64>,
-    peers: usize,
+    shared: Arc<Shared>,
+    /// The thread that draws the block.
+    thread: Option<JoinHandle<()>>,
+    looked: Option<Instant>,
 }
 
+/// Tells a screen from another thread how far something is.
+#[derive(Clone)]
+pub struct Teller(Arc<Shared>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Json,
     Lines,
-    Bar(ProgressBar),
+    Block,
+}
+
+struct Shared {
+    mode: Mode,
+    board: Mutex<Board>,
+    /// Rings when the board has changed.
+    bell: Condvar,
+}
+
+/// What is to be shown.
+struct Board {
+    picture: Picture,
+    /// Lines that are to be written above the block.
+    above: VecDeque<String>,
+    /// When an event's line that tells how far something is was last written, and when a line of the whole progress.
+    told: Option<Instant>,
+    progress: Option<Instant>,
+    /// The node has said that it begins to train.
+    begun: bool,
+    changed: bool,
+    closed: bool,
 }
 
 impl Screen {
-    /// `node` is the full id. A budget of 0 has no bound.
-    pub fn new(node: String, json: bool, budget_rounds: u64, budget_tokens: u64) -> Self {
-        let mode = if json {
-            Mode::Json
-        } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(budget_rounds.max(1)), ProgressDrawTarget::stderr());
-            let template = if budget_rounds > 0 {
-                "{spinner} round {pos}/{len} [{bar:24}] {msg}"
-            } else {
-                "{spinner} round {pos} {msg}"
-            };
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("=> "));
-            }
-            bar.enable_steady_tick(Duration::from_millis(500));
-            Mode::Bar(bar)
-        } else {
-            Mode::Lines
-        };
-        let started = Instant::now();
-        Self { node, mode, started, budget_rounds, budget_tokens, first_tokens: None, validation: None, peers: 0 }
+    /// `node` is the full id.
+    pub fn new(node: String, name: Option<&str>, json: bool) -> Self {
+        let mut picture = Picture::new(node.clone());
+        if let Some(name) = name {
+            picture.names.note(&node, name);
+        }
+        let mut shared = Shared::new(picture, if json { Mode::Json } else { Mode::Lines });
+        if json || !terminal::shows_block() {
+            return Self { shared: Arc::new(shared), thread: None, looked: None };
+        }
+        shared.mode = Mode::Block;
+        let shared = Arc::new(shared);
+        let drawn = shared.clone();
+        let thread = std::thread::Builder::new().name("screen".into()).spawn(move || keep_drawn(&drawn));
+        let thread = thread.inspect_err(|e| tracing::warn!("the terminal shows nothing: {e}; use --json")).ok();
+        Self { shared, thread, looked: None }
+    }
+
+    /// Names the run and its budget in rounds and tokens; 0 is no bound.
+    pub fn fly(&mut self, run: &str, rounds: u64, tokens: u64) {
+        let mut board = self.shared.board();
+        (board.picture.run, board.picture.budget) = (run.to_owned(), (rounds, tokens));
     }
 
     /// Shows one event.
     pub fn show(&mut self, event: &Event) {
-        match event {
-            Event::PeerUp { .. } => self.peers += 1,
-            Event::PeerDown { .. } => self.peers = self.peers.saturating_sub(1),
-            Event::Validated { nats_per_byte, .. } => self.validation = Some(*nats_per_byte),
-            _ => {}
-        }
-        if matches!(self.mode, Mode::Json) {
-            if let Ok(line) = serde_json::to_string(&Line::now(&self.node, event)) {
-                let mut out = std::io::stdout().lock();
-                // A reader that went away must not stop the training.
-                let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        let mut board = self.shared.board();
+        if self.shared.mode == Mode::Json {
+            if let Ok(line) = serde_json::to_string(&Line::now(&board.picture.node, event)) {
+                terminal::put(&format!("{line}\n"));
             }
             return;
         }
-        if let Event::Step { round, step, steps, loss, tokens_per_second } = event {
-            if let Mode::Bar(bar) = &self.mode {
-                bar.set_message(format!(
-                    "step {step}/{steps} of round {round} · loss {loss:.3} · {tokens_per_second:.0} tok/s · {} peers",
-                    self.peers
-                ));
-            }
-            return;
-        }
-        if let Event::Committed(committed) = event {
-            let line = self.committed_line(committed);
-            if let Mode::Bar(bar) = &self.mode {
-                bar.set_position(committed.round);
-                bar.println(&line);
-            } else {
-                self.line(&line);
-            }
-        } else if let Some(line) = plain_line(event) {
-            self.line(&line);
-        }
+        let lines = board.take(event, self.shared.mode, Instant::now());
+        self.shared.write(board, lines);
+    }
+
+    /// Shows what the node does before it flies; nothing in JSON mode.
+    pub fn stage(&self, text: &str) {
+        let mut board = self.shared.board();
+        board.picture.stage = Some((text.to_owned(), Instant::now()));
+        let lines = if self.shared.mode == Mode::Lines { vec![tame(text)] } else { Vec::new() };
+        self.shared.write(board, lines);
     }
 
     /// A line for a person; nothing in JSON mode.
     pub fn line(&self, text: &str) {
-        match &self.mode {
-            Mode::Json => {}
-            Mode::Bar(bar) => bar.println(text),
-            Mode::Lines => {
-                let mut out = std::io::stdout().lock();
-                let _ = writeln!(out, "{text}").and_then(|()| out.flush());
-            }
+        if self.shared.mode != Mode::Json {
+            self.shared.write(self.shared.board(), vec![tame(text)]);
         }
     }
 
-    /// Takes the progress bar away, so that later output stays readable.
-    pub fn close(&self) {
-        if let Mode::Bar(bar) = &self.mode {
-            bar.finish_and_clear();
-        }
+    pub fn teller(&self) -> Teller {
+        Teller(self.shared.clone())
     }
 
-    fn committed_line(&mut self, c: &Committed) -> String {
-        let first = *self.first_tokens.get_or_insert(c.tokens);
-        let rounds =
-            if self.budget_rounds > 0 { format!("{}/{}", c.round, self.budget_rounds) } else { c.round.to_string() };
-        let validation = self.validation.map(|v| format!(" · val {v:.3} nats/byte")).unwrap_or_default();
-        format!(
-            "round {rounds} · loss {:.3}{validation} · {:.0} tok/s · {} contributed · {} sent · {}{}",
-            c.loss,
-            c.timing.tokens_per_second,
-            c.contributors.len(),
-            bytes(c.bytes_sent),
-            seconds(self.started.elapsed().as_secs_f64()),
-            self.time_left(c, first),
-        )
+    /// Whether it is time for the next [`Self::look`].
+    pub fn wants_look(&self, now: Instant) -> bool {
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= LOOK_EVERY;
+        self.shared.mode != Mode::Json && self.looked.is_none_or(is_old)
     }
 
-    /// Estimates the time left by the pace since this process's first commit.
-    fn time_left(&self, c: &Committed, first_tokens: u64) -> String {
-        let elapsed = self.started.elapsed().as_secs_f64();
-        let left_rounds = self.budget_rounds.checked_sub(c.round).filter(|_| self.budget_rounds > 0);
-        let by_rounds = left_rounds.map(|left| left as f64 * c.timing.seconds);
-        let pace = (c.tokens - first_tokens) as f64 / elapsed.max(1e-3);
-        let left_tokens = self.budget_tokens.checked_sub(c.tokens).filter(|_| self.budget_tokens > 0);
-        let by_tokens = left_tokens.filter(|_| pace > 0.0).map(|left| left as f64 / pace);
-        let left = match (by_rounds, by_tokens) {
-            (Some(a), Some(b)) => a.min(b),
-            (Some(a), None) | (None, Some(a)) => a,
-            (None, None) => return String::new(),
-        };
-        format!(" · {} left", seconds(left))
+    /// Takes in what the engine and the network know now.
+    pub fn look(&mut self, glance: Glance, now: Instant) {
+        self.looked = Some(now);
+        let mut board = self.shared.board();
+        board.picture.look(glance, now);
+        self.shared.write(board, Vec::new());
     }
-}
 
-/// A transfer that is too slow for the flock to wait for, in words.
-fn slow_line_text(size: &str, mbit: f64, needed_mbit: Option<f64>, patience_s: f64) -> String {
-    let arrives = format!("the state of {size} arrives at {mbit:.1} Mbit/s");
-    let then = "it arrives only if a round of the flock takes longer than the transfer of an update";
-    match needed_mbit {
-        Some(needed) => format!(
-            "{arrives}; the flock waits {patience_s:.0} s for newcomers (join.patience_s), in which {needed:.0} Mbit/s are \
-             needed: without a faster line or source this node may not get in, since {then}"
-        ),
-        None => format!("{arrives}; this flock does not wait for newcomers (join.patience_s = 0): {then}"),
+    /// The names of nodes that are known.
+    pub fn names(&self) -> Names {
+        self.shared.board().picture.names.clone()
     }
-}
 
-/// The line for an event that a person wants to see; `None` for the others.
-fn plain_line(event: &Event) -> Option<String> {
-    let short = |id: &String| id.chars().take(8).collect::<String>();
-    let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
-    Some(match event {
-        Event::Started { run, home, device, parameters, memory_bytes, disk_bytes, metrics, .. } => {
-            let metrics = metrics.as_ref().map(|url| format!("; metrics at {url}")).unwrap_or_default();
-            let (memory, disk) = (bytes(*memory_bytes), bytes(*disk_bytes));
-            format!(
-                "run {run}: {parameters} parameters on {device}; memory budget {memory}; state in {home}, up to \
-                 {disk}{metrics}"
-            )
-        }
-        Event::Residuals { kept, lost, norm } => {
-            format!("the residuals of {kept} of {} fragments are kept (norm {norm:.3e})", kept + lost)
-        }
-        Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
-            "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
-            bytes(*validation_bytes)
-        ),
-        Event::Listening { address } => format!("listening on {address}"),
-        Event::PeerUp { peer } => format!("peer {} is here", short(peer)),
-        Event::PeerDown { peer, reason } => format!("peer {} is gone: {reason}", short(peer)),
-        Event::HolePunched { peer } => format!("a direct way to {} was opened through its router", short(peer)),
-        Event::NoDirectWay { peer } => format!(
-            "no direct way to {}: routers on both sides let nothing in; forward a port on one, and name it with --advertise",
-            short(peer)
-        ),
-        Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
-        Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
-        Event::WaitedForNewcomers { newcomers, seconds: s } => {
-            format!("the round waited {} for {}", seconds(*s), list(newcomers))
-        }
-        Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),
-        Event::Waiting { on, why } => format!("waiting for {}: {why}", list(on)),
-        // Other events show absent peers; this is the only one that shows a partner's fault.
-        Event::Exchanged { round, partner: Some(partner), alone: Some(reason), why: Some(why), .. }
-            if matches!(reason.as_str(), "refused" | "norm" | "late") =>
+    /// Notes a node's name before a look brings it.
+    pub fn note_name(&mut self, id: &str, name: &str) {
+        self.shared.board().picture.names.note(id, name);
+    }
+
+    /// Takes the block away, and writes what still waits. Later lines are written as they come.
+    pub fn close(&mut self) {
+        self.shared.board().closed = true;
+        self.shared.bell.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
         {
-            format!("round {round}: went on without {}: {why}", short(partner))
+            terminal::erase();
         }
-        Event::AttemptStarted { attempt, .. } if *attempt == 0 => return None,
-        Event::AttemptStarted { round, attempt, members } => {
-            format!("round {round}: attempt {attempt} with {}", list(members))
-        }
-        Event::AttemptFailed { round, attempt, suspect, reason } => {
-            let suspect = suspect.as_ref().map(|s| format!(" (suspect: {})", short(s))).unwrap_or_default();
-            format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
-        }
-        Event::Validated { round, loss, nats_per_byte } => {
-            format!("round {round}: validation loss {loss:.4} nats/token, {nats_per_byte:.4} nats/byte")
-        }
-        Event::MemberJoined { member, round } => format!("{} joins from round {round} on", short(member)),
-        Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", short(member)),
-        Event::Skipped { seq, .. } => format!("record {seq}: the round's attempts failed; it is tried anew"),
-        Event::QuorumLost { policy, missing, grace_s } => quorum_lost_text(policy, &list(missing), *grace_s),
-        Event::Rejoined => "enough voters are in reach again".to_string(),
-        Event::Forked { lineage, members } => {
-            format!("goes on as lineage {} with {}", short(lineage), list(members))
-        }
-        Event::LineageMet { lineage, yields: true } => {
-            format!("met lineage {}, which has the better right to this run: this node takes its state", short(lineage))
-        }
-        Event::LineageMet { lineage, .. } => {
-            format!(
-                "met lineage {lineage} of this run, which has no record in common with what is here, so neither follows the \
-                 other; `--adopt-lineage {lineage}` joins it, and gives up what is here"
-            )
-        }
-        Event::SplitBrain { .. } => "two records are certified at one place, which must never be: this node has \
-             stopped; keep its folder and log (--json shows both certificates), and report it"
-            .to_string(),
-        Event::Evidence { against, what, .. } => format!(
-            "{} has signed two different statements of one place ({what}; --json shows both): it is to be removed, \
-             whether it lies or its key is in use twice",
-            short(against)
-        ),
-        Event::NewIncarnation { why, .. } => format!("signs under a new vote state, as a learner at first: {why}"),
-        Event::OwnFault { detail } => {
-            format!("this node is at fault: {detail}; check its memory and disk")
-        }
-        Event::RolledBack { from_seq, to_seq } => format!(
-            "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
-        ),
-        Event::DifferenceKept { lineage, tokens } => {
-            format!("left lineage {}; its difference over {tokens} tokens is kept, to be merged", short(lineage))
-        }
-        Event::DifferenceLost { lineage, reason } => {
-            format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
-        }
-        Event::Merged { lineage, round } => {
-            format!("round {round}: the difference of lineage {} is merged", short(lineage))
-        }
-        Event::CatchingUp { seq, sources, afresh } => {
-            let what = if *afresh { "state" } else { "updates" };
-            format!("fetching {what} up to record {seq} from {sources} peers")
-        }
-        Event::Fetching { bytes: n, of, seconds: s, left_s } => {
-            let pace = bytes((*n as f64 / s.max(1e-3)) as u64);
-            let of = of.map(|of| format!(" of {}", bytes(of))).unwrap_or_default();
-            let left = left_s.map(|left| format!(", about {} left", seconds(left))).unwrap_or_default();
-            format!("fetching: {}{of}, {pace}/s{left}", bytes(*n))
-        }
-        Event::SlowLine { bytes: n, mbit, needed_mbit, patience_s } => {
-            slow_line_text(&bytes(*n), *mbit, *needed_mbit, *patience_s)
-        }
-        Event::CaughtUp { seq, bytes: n, seconds: s } => {
-            format!("caught up with record {seq}: {} in {s:.1} s", bytes(*n))
-        }
-        Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
-        Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
-        Event::Diverges { round, why } => format!("THE TRAINING DIVERGES in round {round}: {why}"),
-        Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
-        Event::Finished { reason } => format!("finished: {reason}"),
-        Event::Phase { .. }
-        | Event::Step { .. }
-        | Event::Trained { .. }
-        | Event::Exchanged { .. }
-        | Event::Fetched { .. }
-        | Event::Committed(_) => return None,
-    })
-}
-
-/// The text of a quorum loss, and of what happens next.
-fn quorum_lost_text(policy: &str, missing: &str, grace_s: f64) -> String {
-    let next = match policy {
-        "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
-        "wait" => "ends its inner steps and waits for them".to_string(),
-        _ => "has stopped training until they are back".to_string(),
-    };
-    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
-}
-
-/// Bytes as a person reads them.
-pub fn bytes(n: u64) -> String {
-    let (mut value, mut unit) = (n as f64, 0);
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
     }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Seconds as a person reads them.
-fn seconds(s: f64) -> String {
-    let s = s.max(0.0).round() as u64;
-    match s {
-        0..60 => format!("{s} s"),
-        60..3600 => format!("{} min {:02} s", s / 60, s % 60),
-        _ => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Teller {
+    /// Shows how far the work before the flight is; only some of what it is told.
+    pub fn progress(&self, text: impl FnOnce() -> String) {
+        let (mut board, now) = (self.0.board(), Instant::now());
+        let every = match self.0.mode {
+            Mode::Json => return,
+            Mode::Lines => PROGRESS_EVERY,
+            Mode::Block => RENEW_EVERY,
+        };
+        if !is_due(&mut board.told, now, every) {
+            return;
+        }
+        let text = text();
+        let lines = if self.0.mode == Mode::Lines { vec![tame(&text)] } else { Vec::new() };
+        board.picture.stage = Some((text, now));
+        self.0.write(board, lines);
+    }
+}
+
+impl Shared {
+    fn new(picture: Picture, mode: Mode) -> Self {
+        Self { mode, board: Mutex::new(Board::new(picture)), bell: Condvar::new() }
+    }
+
+    /// A board is only shown, so one that a panic left half-changed is good enough.
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes lines, or leaves them to the thread that draws.
+    fn write(&self, mut board: MutexGuard<'_, Board>, lines: Vec<String>) {
+        if self.mode != Mode::Block || board.closed {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            if !text.is_empty() {
+                terminal::put(&text);
+            }
+            return;
+        }
+        board.above.extend(lines);
+        let beyond = board.above.len().saturating_sub(ABOVE_MAX);
+        board.above.drain(..beyond);
+        board.changed = true;
+        drop(board);
+        self.bell.notify_all();
+    }
+
+    /// Waits while the condition holds, at most for this time.
+    fn wait<'a>(
+        &self,
+        board: MutexGuard<'a, Board>,
+        time: Duration,
+        holds: impl Fn(&Board) -> bool,
+    ) -> MutexGuard<'a, Board> {
+        let waited = self.bell.wait_timeout_while(board, time, |board| holds(board));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Draws the block until the screen is closed.
+fn keep_drawn(shared: &Shared) {
+    let mut board = shared.board();
+    loop {
+        board = shared.wait(board, TICK, |board| !board.changed && !board.closed);
+        board.changed = false;
+        let closed = board.closed;
+        let above: Vec<String> = board.above.drain(..).collect();
+        let (columns, rows) = terminal::size();
+        let block = if closed { Vec::new() } else { block::lines(&board.picture, columns, rows, Instant::now()) };
+        // The driver must not wait for the terminal.
+        drop(board);
+        terminal::renew(&above, block, columns);
+        if closed {
+            return;
+        }
+        board = shared.wait(shared.board(), RENEW_EVERY, |board| !board.closed);
+    }
+}
+
+/// Whether a line may be written again; if so, the time is noted.
+fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
+    let due = last.is_none_or(|at| now.saturating_duration_since(at) >= every);
+    if due {
+        *last = Some(now);
+    }
+    due
+}
+
+impl Board {
+    fn new(picture: Picture) -> Self {
+        Self { picture, above: VecDeque::new(), told: None, progress: None, begun: false, changed: true, closed: false }
+    }
+
+    /// Takes an event in; returns the lines that it is worth.
+    fn take(&mut self, event: &Event, mode: Mode, now: Instant) -> Vec<String> {
+        self.picture.take(event, now);
+        let mut lines = Vec::new();
+        if matches!(event, Event::Finished { .. }) && self.picture.committed.is_some() {
+            lines.push(block::progress(&self.picture, now));
+        }
+        let may_tell = mode == Mode::Lines;
+        match words::line(event, &self.picture.names) {
+            Some((Weight::Notable, line)) => {
+                self.picture.last = Some((line.clone(), now));
+                lines.push(line);
+            }
+            Some((Weight::Progress, line)) if may_tell && is_due(&mut self.told, now, PROGRESS_EVERY) => {
+                lines.push(line);
+            }
+            _ => {}
+        }
+        let trains = matches!(event, Event::Phase { phase, .. } if phase == "training");
+        if trains && may_tell && !std::mem::replace(&mut self.begun, true) {
+            lines.push(format!("begins to train: {FIRST_STEP}"));
+        }
+        let is_progress = matches!(event, Event::Step { .. } | Event::Committed(_));
+        if is_progress && may_tell && is_due(&mut self.progress, now, PROGRESS_EVERY) {
+            lines.push(block::progress(&self.picture, now));
+        }
+        lines
     }
 }
 
@@ -308,12 +291,58 @@ fn seconds(s: f64) -> String {
 mod tests {
     use super::*;
 
+    fn step(step: u32, loss: f64) -> Event {
+        Event::Step { round: 1, step, steps: 100, loss, tokens_per_second: 500.0 }
+    }
+
     #[test]
-    fn numbers_are_readable() {
-        assert_eq!(bytes(17), "17 B");
-        assert_eq!(bytes(3 << 20), "3.0 MiB");
-        assert_eq!(seconds(59.4), "59 s");
-        assert_eq!(seconds(61.0), "1 min 01 s");
-        assert_eq!(seconds(7260.0), "2 h 01 min");
+    fn a_pipe_gets_progress_every_few_seconds_and_every_notable_event() {
+        let (mut board, start) = (Board::new(Picture::new("1a2b".into())), Instant::now());
+        let mut lines = Vec::new();
+        let begins = Event::Phase { phase: "training".into(), round: 1 };
+        assert!(board.take(&begins, Mode::Lines, start)[0].starts_with("begins to train: "));
+        assert!(board.take(&begins, Mode::Lines, start).is_empty(), "that is said once");
+        for n in 0..100u32 {
+            let now = start + n * Duration::from_millis(200);
+            lines.extend(board.take(&step(n + 1, 3.0), Mode::Lines, now));
+            if n % 50 == 0 {
+                lines.extend(board.take(&Event::PeerUp { peer: format!("{n:08}") }, Mode::Lines, now));
+            }
+            let wait = Event::Waiting { on: Vec::new(), why: "a thing".into() };
+            lines.extend(board.take(&wait, Mode::Lines, now));
+        }
+        let count = |part: &str| lines.iter().filter(|line| line.contains(part)).count();
+        assert_eq!((count("this node's step"), count("waiting: a thing"), count("is here")), (4, 4, 2), "{lines:?}");
+    }
+
+    #[test]
+    fn a_terminal_gets_notable_events_only_and_shows_the_last() {
+        let (mut board, now) = (Board::new(Picture::new("1a2b".into())), Instant::now());
+        assert!(board.take(&step(1, 3.0), Mode::Block, now).is_empty());
+        let wait = Event::Waiting { on: Vec::new(), why: "a thing".into() };
+        assert!(board.take(&wait, Mode::Block, now).is_empty());
+        let line = board.take(&Event::PeerUp { peer: "0".repeat(64) }, Mode::Block, now);
+        assert_eq!(line, ["peer 00000000 is here"]);
+        assert_eq!(board.picture.last, Some((line[0].clone(), now)));
+    }
+
+    #[test]
+    fn lines_wait_for_a_terminal_within_a_limit() {
+        let shared = Shared::new(Picture::new("1a2b".into()), Mode::Block);
+        for n in 0..2 * ABOVE_MAX {
+            shared.write(shared.board(), vec![n.to_string()]);
+        }
+        let board = shared.board();
+        assert_eq!((board.above.len(), board.changed), (ABOVE_MAX, true));
+        assert_eq!(board.above.back(), Some(&(2 * ABOVE_MAX - 1).to_string()), "the oldest went");
+    }
+
+    #[test]
+    fn a_closed_screen_ends_its_thread() {
+        let shared = Arc::new(Shared::new(Picture::new("1a2b".into()), Mode::Block));
+        shared.board().closed = true;
+        // It draws nothing: there is neither a line nor a block.
+        keep_drawn(&shared);
+        assert!(!shared.board().changed);
     }
 }

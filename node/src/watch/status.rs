@@ -69,6 +69,9 @@ pub enum Answer {
 pub struct Status {
     pub version: String,
     pub node: String,
+    /// This node's name, or its machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub run: String,
     pub lineage: Option<String>,
     pub device: String,
@@ -86,6 +89,8 @@ pub struct Status {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub loss: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_nats_per_token: Option<f64>,
     pub validation_nats_per_byte: Option<f64>,
     pub addresses: Vec<String>,
     pub members: Vec<Member>,
@@ -179,6 +184,9 @@ pub struct QuorumStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub node: String,
+    /// The name that it gives itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub me: bool,
     pub member: bool,
     /// `voter` or `learner`; none for a node that is no member.

@@ -1,0 +1,141 @@
+//! What the terminal's block shows of the engine and the network, in words for a person who has not read the protocol.
+
+use super::arrival::Arrival;
+use super::driver::Driver;
+use super::notice::{ids, seeking_text};
+use crate::watch::figures::{about, bytes};
+use crate::watch::picture::Glance;
+use crate::watch::words;
+use starling_protocol::engine::{Hold, MemberView, View};
+use starling_protocol::message::Phase;
+use starling_protocol::{Digest, NodeId};
+use std::time::Instant;
+
+/// Names that one look takes.
+const NAMES_MAX: usize = 256;
+
+impl Driver {
+    /// Shows the terminal what the engine and the network know, if it is time.
+    pub(super) fn look_around(&mut self) {
+        let now = Instant::now();
+        if self.screen.wants_look(now) {
+            let glance = self.glance(now);
+            self.screen.look(glance, now);
+        }
+    }
+
+    /// Notes the name of a peer, so that it is known when the peer is shown.
+    pub(super) fn note_name(&mut self, peer: &NodeId) {
+        if let Some(name) = self.net.name_of(peer) {
+            self.screen.note_name(&peer.to_string(), &name);
+        }
+    }
+
+    fn glance(&self, now: Instant) -> Glance {
+        let view = self.engine.view();
+        let counters = self.net.counters();
+        let here = |peer: &&MemberView| peer.connected || peer.id == self.me;
+        let named = |peer: &MemberView| Some((peer.id.to_string(), self.net.name_of(&peer.id)?));
+        let me = view.members.iter().find(|peer| peer.id == self.me);
+        Glance {
+            lineage: (view.lineage != Digest::default()).then(|| view.lineage.to_string()),
+            role: me.and_then(|me| me.role).map(|role| role.to_string()),
+            members: view.members.len(),
+            members_here: view.members.iter().filter(here).count(),
+            voters: view.quorum.voters,
+            voters_here: view.quorum.here,
+            quorum: view.quorum.in_reach,
+            guests: view.others.len(),
+            doing: self.doing(&view, now),
+            trains: view.phase == Phase::Training,
+            sent: counters.bytes_sent,
+            received: counters.bytes_received,
+            names: view.members.iter().chain(&view.others).filter_map(named).take(NAMES_MAX).collect(),
+        }
+    }
+
+    /// The node's work, or what it waits for.
+    fn doing(&self, view: &View, now: Instant) -> String {
+        let names = self.screen.names();
+        let list = |nodes: &[NodeId]| names.list(&ids(nodes.to_vec()));
+        let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
+        if let Some(why) = self.gauges.barred.as_ref().filter(|_| outside) {
+            return words::waiting("", why);
+        }
+        if let Some(hold) = &view.hold {
+            return hold_sentence(hold, &list(&hold.on));
+        }
+        if let Some(waiting) = &view.waiting {
+            return words::waiting(&list(&waiting.on), waiting.why);
+        }
+        let others = view.attempt.as_ref().map_or(0, |(_, members)| members.len().saturating_sub(1));
+        let arrival = self.gauges.arrival.as_ref().map(|arrival: &Arrival| arrival.text(now));
+        phase_sentence(view.phase, (others, view.others.len()), arrival)
+    }
+}
+
+/// A round that is held back until newcomers can take part.
+fn hold_sentence(hold: &Hold, on: &str) -> String {
+    let most = hold.patience.div_ceil(1_000_000);
+    let last = format!("this round goes on without waiting further in {most} s at the latest");
+    if hold.bytes == 0 {
+        return format!("holding this round back for {on}: joining, with the first steps under way; {last}");
+    }
+    let left = hold.left.map(|micros| format!(", {}", about(micros as f64 / 1e6))).unwrap_or_default();
+    format!("holding this round back for {on}: joining, with {} of the model to fetch{left}; {last}", bytes(hold.bytes))
+}
+
+/// What a node does in a phase in which it waits for nobody: `others` are the members that average with it, and the
+/// peers without a flock.
+fn phase_sentence(phase: Phase, (others, peers): (usize, usize), arrival: Option<String>) -> String {
+    match phase {
+        Phase::Seeking => format!("looking for the flock: {}", seeking_text(peers)),
+        Phase::CatchingUp => match arrival {
+            Some(far) => format!("fetching the model from the flock ({far}); this node takes part once it is here"),
+            None => "asking the flock for the model; this node takes part once it is here".into(),
+        },
+        Phase::Joining => "has the model: takes part once the flock has ended the round under way".into(),
+        Phase::Training => "training".into(),
+        Phase::Ready => "its steps of this round are done".into(),
+        Phase::Reducing if others == 0 => "taking its own update into the model".into(),
+        Phase::Reducing => format!("averaging this round's updates with {}", nodes(others)),
+        Phase::Settling => "writing the result of this round, and having it confirmed by the voters".into(),
+        Phase::Finished => "the run's budget is spent".into(),
+        Phase::QuorumLost => "too few voters are in reach to go on".into(),
+        Phase::Frozen => "stopped until a person decides: two certified records contradict each other".into(),
+    }
+}
+
+fn nodes(count: usize) -> String {
+    if count == 1 { "1 other node".into() } else { format!("{count} other nodes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_of_a_wait_for_a_newcomer_say_what_goes_on() {
+        let hold = Hold { on: Vec::new(), bytes: 12 << 20, left: Some(42_000_000), patience: 95_500_000 };
+        assert_eq!(
+            hold_sentence(&hold, "1a2b3c4d (attic)"),
+            "holding this round back for 1a2b3c4d (attic): joining, with 12.0 MiB of the model to fetch, about 40 s; \
+             this round goes on without waiting further in 96 s at the latest"
+        );
+        let trains = hold_sentence(&Hold { bytes: 0, ..hold }, "1a2b3c4d");
+        assert!(trains.contains("1a2b3c4d: joining, with the first steps under way"), "{trains}");
+        assert_eq!(
+            phase_sentence(Phase::CatchingUp, (0, 2), Some("12.0 MiB of 24.0 MiB, about 40 s left".into())),
+            "fetching the model from the flock (12.0 MiB of 24.0 MiB, about 40 s left); this node takes part once it is here"
+        );
+        assert!(phase_sentence(Phase::Joining, (0, 2), None).starts_with("has the model: takes part once"));
+    }
+
+    #[test]
+    fn an_averaging_names_the_number_of_others() {
+        let said = |others| phase_sentence(Phase::Reducing, (others, 0), None);
+        assert_eq!(said(0), "taking its own update into the model");
+        assert_eq!(said(1), "averaging this round's updates with 1 other node");
+        assert!(said(3).ends_with("with 3 other nodes"));
+    }
+}
