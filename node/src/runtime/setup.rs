@@ -355,10 +355,8 @@ fn open_trainer(
     model: &ModelConfig,
     options: &TrainerOptions,
 ) -> Result<Box<dyn Trainer>, Failure> {
-    let open = |model: &ModelConfig| {
-        starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))
-    };
-    let Some(ms) = args.null_trainer else { return open(model) };
+    let open = |model: &ModelConfig| starling_kernels::open_trainer(device, model, options);
+    let Some(ms) = args.null_trainer else { return Ok(open(model)?) };
     model.validate()?;
     // The device alone is of interest, so it is opened with the smallest model: the run's may be too large to train.
     let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);

@@ -52,7 +52,7 @@ pub async fn prepare(
     let cache = cache.to_path_buf();
     let bar = progress_bar();
     let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&bar, p));
-    let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
+    let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")??;
     spec.data.manifest = dataset.manifest().digest();
     Ok((spec, Text::Here(Box::new(dataset))))
 }
@@ -82,7 +82,7 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
         Ok(Some(dataset)) => Ok(Text::Here(Box::new(dataset))),
         Ok(None) => Ok(Text::Elsewhere(digest)),
-        Err(e) => Err(data_failure(e)),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -124,7 +124,7 @@ pub async fn complete(
             Some((peer, manifest)) = search.answers.next() => {
                 search.asking.remove(&peer);
                 if let Some(manifest) = manifest {
-                    let dataset = Dataset::open(cache, &manifest).map_err(data_failure)?;
+                    let dataset = Dataset::open(cache, &manifest)?;
                     return Ok((dataset, early));
                 }
             }
@@ -216,12 +216,6 @@ fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
         PrepareProgress::Done { .. } => bar.finish_and_clear(),
         _ => {}
     }
-}
-
-/// Problems with the text are for the user to solve, but for a full disk.
-fn data_failure(error: DataError) -> Failure {
-    let code = if error.is_disk_full() { Code::DiskFull } else { Code::Refused };
-    Failure::new(code, error)
 }
 
 #[cfg(test)]

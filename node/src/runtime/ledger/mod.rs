@@ -427,14 +427,7 @@ pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> 
 
 /// The exit code that a store's error leads to.
 pub fn store_failure(error: StoreError) -> Failure {
-    let code = match error.exit_code() {
-        3 => Code::ConfigMismatch,
-        4 => Code::StoreDamaged,
-        5 => Code::DiskFull,
-        6 => Code::IdentityInUse,
-        _ => Code::Refused,
-    };
-    Failure::new(code, error)
+    Failure::from(error)
 }
 
 #[cfg(test)]
