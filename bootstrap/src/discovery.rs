@@ -257,8 +257,9 @@ impl Discovery {
     fn seek_places(&mut self, swarm: &mut Swarm<Behaviour>, now: Time) {
         for (relay, address) in self.relays.wanted(now) {
             tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
-            let place =
-                swarm.listen_on(address).inspect_err(|error| tracing::warn!(%error, "the relay cannot be used"));
+            let place = swarm.listen_on(address).inspect_err(|error| {
+                tracing::warn!("the relay cannot be used: {}", starling_words::plain(&error.to_string()));
+            });
             self.relays.asked(&relay, place.ok(), now);
         }
         for relay in self.relays.needless() {

@@ -61,8 +61,8 @@ pub async fn run(
     out: &mut dyn Write,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServiceError> {
-    let listen = parse_all("--listen", &config.listen)?;
-    let advertise = parse_all("--advertise", &config.advertise)?;
+    let listen = parse_all("--listen", &config.listen, addresses::parse_listen)?;
+    let advertise = parse_all("--advertise", &config.advertise, addresses::parse)?;
     let bootstrap = BootstrapList::load_all(&config.bootstrap)?;
     let key: PathBuf = config.key.clone().or_else(options::default_key).ok_or(ServiceError::NoHome)?;
     let identity = identity::load_or_create(&key)?;
@@ -128,8 +128,12 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
     }
 }
 
-fn parse_all(flag: &'static str, list: &[String]) -> Result<Vec<Multiaddr>, ServiceError> {
-    list.iter().map(|text| addresses::parse(text).map_err(|source| ServiceError::Address { flag, source })).collect()
+fn parse_all(
+    flag: &'static str,
+    list: &[String],
+    parse: fn(&str) -> Result<Multiaddr, AddressError>,
+) -> Result<Vec<Multiaddr>, ServiceError> {
+    list.iter().map(|text| parse(text).map_err(|source| ServiceError::Address { flag, source })).collect()
 }
 
 /// The events so far, so that each is reported once.

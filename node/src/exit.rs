@@ -36,7 +36,7 @@ impl Code {
     /// The meaning of the code, as tables have it.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Refused => "it could not start or go on: a port in use, no permission, no node to ask, a failed check",
+            Self::Refused => "it cannot start or go on: a port in use, no permission, no node to ask, a failed check",
             Self::Usage => "what you gave is wrong: a flag, a file, a text, a tokenizer, a device",
             Self::ConfigMismatch => "the folder, the flock or the checkpoint belongs to another run",
             Self::StoreDamaged => "a file of the node or of a checkpoint is damaged",
@@ -155,6 +155,7 @@ mod tests {
     use crate::cli::Cli;
     use anyhow::Context;
     use clap::{CommandFactory, Parser};
+    use std::io::ErrorKind;
     use std::path::PathBuf;
 
     #[test]
@@ -189,9 +190,9 @@ mod tests {
         let code = |error: DataError| Failure::from(error).code;
         assert_eq!(code(DataError::NotFound { path: PathBuf::from("text") }), Code::Usage);
         assert_eq!(code(DataError::Empty { files: 1 }), Code::Usage);
-        let cache = |kind: std::io::ErrorKind| DataError::Cache { what: "write", path: "c".into(), source: kind.into() };
-        assert_eq!(code(cache(std::io::ErrorKind::StorageFull)), Code::DiskFull);
-        assert_eq!(code(cache(std::io::ErrorKind::PermissionDenied)), Code::Refused);
+        let cache = |kind: ErrorKind| DataError::Cache { what: "write", path: "c".into(), source: kind.into() };
+        assert_eq!(code(cache(ErrorKind::StorageFull)), Code::DiskFull);
+        assert_eq!(code(cache(ErrorKind::PermissionDenied)), Code::Refused);
         let device = OpenError::Device(starling_kernels::DeviceError::WithoutCuda);
         assert_eq!(Failure::from(device).code, Code::Usage);
         assert_eq!(Failure::from(StoreError::NoChain).code, Code::Refused);

@@ -112,7 +112,7 @@ fn of_kind(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::CrossesDevices => "the two paths are on different disks",
         ErrorKind::StaleNetworkFileHandle => "the network disk no longer knows it",
         ErrorKind::InvalidData => "it is not text in UTF-8",
-        ErrorKind::UnexpectedEof => "it ended early",
+        ErrorKind::UnexpectedEof => "the end is missing",
         ErrorKind::OutOfMemory => "the memory is used up",
         ErrorKind::ConnectionRefused => "nothing listens there",
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => "the other side broke the connection off",
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_library_s_sentence_gives_way_to_the_system_s_error_in_it() {
         let eof = io::Error::new(ErrorKind::UnexpectedEof, "peer closed connection without sending TLS close_notify");
-        assert_eq!(of(&io::Error::other(Wrapped(eof))), "it ended early");
+        assert_eq!(of(&io::Error::other(Wrapped(eof))), "the end is missing");
         let reset = io::Error::from(ErrorKind::ConnectionReset);
         assert_eq!(of(&io::Error::other(Wrapped(reset))), "the other side broke the connection off");
         assert_eq!(of(&io::Error::other("our own words")), "our own words");

@@ -53,15 +53,15 @@ impl Discovery {
                 let now = self.now();
                 if let Some(relay) = self.relays.closed(listener_id, now) {
                     // The relay is asked again after a while.
-                    let why = reason.err().map_or_else(|| "it has ended".into(), |e| e.to_string());
+                    let why = reason.err().map_or_else(|| "it has ended".into(), |e| starling_words::of(&e));
                     tracing::info!(%relay, why, "no place on this relay");
                     return None;
                 }
                 let address = addresses::with_peer(closed.first()?, &self.me);
-                Some(NetEvent::NotListening { address, reason: reason.err().map(|e| e.to_string()) })
+                Some(NetEvent::NotListening { address, reason: reason.err().map(|e| starling_words::of(&e)) })
             }
             SwarmEvent::ListenerError { error, .. } => {
-                tracing::warn!(%error, "a listener has trouble");
+                tracing::warn!(error = starling_words::of(&error), "a listener has trouble");
                 None
             }
             SwarmEvent::NewExternalAddrCandidate { address } => {
@@ -139,7 +139,7 @@ impl Discovery {
         let why = match cause {
             None => "closed here".to_owned(),
             Some(ConnectionError::KeepAliveTimeout) => "nobody used it".to_owned(),
-            Some(ConnectionError::IO(error)) => untrusted::printable(&error.to_string()),
+            Some(ConnectionError::IO(error)) => reason::of_end(&error),
         };
         Some(NetEvent::Disconnected { peer, connection, last, why })
     }

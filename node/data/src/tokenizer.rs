@@ -104,7 +104,7 @@ impl Tokenizer {
         let bytes = read_bounded(path)?;
         let refuse = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let mut model = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| refuse(format!("it is of another form ({error})")))?;
+            .map_err(|error| refuse(format!("its content is of another form{}", place_of(error.as_ref()))))?;
         model.with_padding(None);
         model.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         model.set_encode_special_tokens(true);
@@ -184,9 +184,17 @@ fn encode_error(error: tokenizers::Error) -> DataError {
     DataError::Encode { reason: error.to_string() }
 }
 
+/// The place of a fault in JSON, if the error names one.
+fn place_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    match error.downcast_ref::<serde_json::Error>() {
+        Some(error) if error.line() > 0 => format!(" at line {}, column {}", error.line(), error.column()),
+        _ => String::new(),
+    }
+}
+
 fn read_bounded(path: &Path) -> Result<Vec<u8>, DataError> {
     let refuse = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
-    let unreadable = |error| refuse(starling_words::of(&error));
+    let unreadable = |error: std::io::Error| refuse(starling_words::of(&error));
     let metadata = fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(refuse("it is not a file".to_owned()));
