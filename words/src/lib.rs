@@ -65,10 +65,14 @@ pub fn plain(text: &str) -> String {
     said + rest
 }
 
-/// A number of things: "1 peer", "2 peers". For words whose plural ends in `s`.
+/// A number of things: "1 peer", "2 peers", "3 addresses". For words whose plural ends in `s`.
 pub fn count(number: impl fmt::Display, thing: &str) -> String {
     let number = number.to_string();
-    let plural = if number == "1" { "" } else { "s" };
+    let plural = match thing.ends_with('s') {
+        _ if number == "1" => "",
+        true => "es",
+        false => "s",
+    };
     format!("{number} {thing}{plural}")
 }
 
@@ -197,6 +201,6 @@ mod tests {
 
     #[test]
     fn one_thing_has_no_plural() {
-        assert_eq!([count(1, "peer"), count(0, "peer"), count(2, "chunk")], ["1 peer", "0 peers", "2 chunks"]);
+        assert_eq!([count(1, "peer"), count(0, "peer"), count(2, "address")], ["1 peer", "0 peers", "2 addresses"]);
     }
 }

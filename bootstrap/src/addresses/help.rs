@@ -61,13 +61,15 @@ fn for_host_and_port(text: &str, purpose: Purpose) -> Option<String> {
 
 /// Advice for an address of a right form at which no node can listen.
 pub fn for_listening(address: &Multiaddr) -> Option<String> {
-    let mut parts = address.iter();
-    match parts.next() {
-        Some(Protocol::Ip4(_) | Protocol::Ip6(_)) if matches!(parts.last(), Some(Protocol::P2p(_))) => {
-            Some("leave /p2p/ and the id away: a node listens under its own".into())
+    let by_number = matches!(address.iter().next(), Some(Protocol::Ip4(_) | Protocol::Ip6(_)));
+    let with_id = matches!(address.iter().last(), Some(Protocol::P2p(_)));
+    match (by_number, with_id) {
+        (true, false) => None,
+        (true, true) => Some("leave /p2p/ and the id away: a node listens under its own".into()),
+        (false, _) => {
+            let all = "/ip4/0.0.0.0/tcp/7400 is every address of this machine";
+            Some(format!("a node listens at a number, not at a name; {all}"))
         }
-        Some(Protocol::Ip4(_) | Protocol::Ip6(_)) => None,
-        _ => Some("a node listens at a number, not at a name; /ip4/0.0.0.0/tcp/7400 is every address of this machine".into()),
     }
 }
 

@@ -44,9 +44,13 @@ impl Discovery {
                 None
             }
             SwarmEvent::NewListenAddr { address, .. } => {
+                if addresses::route(&address) != Some(Route::Relayed) {
+                    self.own.insert(addresses::without_peer(&address));
+                }
                 Some(NetEvent::Listening { address: addresses::with_peer(&address, &self.me) })
             }
             SwarmEvent::ExpiredListenAddr { address, .. } => {
+                self.own.remove(&addresses::without_peer(&address));
                 Some(NetEvent::NotListening { address: addresses::with_peer(&address, &self.me), reason: None })
             }
             SwarmEvent::ListenerClosed { listener_id, addresses: closed, reason } => {
@@ -215,7 +219,8 @@ impl Discovery {
             return None;
         }
         let fit = |a: &&Multiaddr| addresses::may_be_learned(a, is_local);
-        let listens: Vec<Multiaddr> = info.listen_addrs.iter().filter(fit).map(addresses::without_peer).collect();
+        let fit = info.listen_addrs.iter().filter(fit).map(addresses::without_peer);
+        let listens: Vec<Multiaddr> = fit.filter(|a| !self.own.contains(a)).collect();
         let now = self.now();
         let dht = &mut swarm.behaviour_mut().dht;
         dht.note_addresses(peer, &listens);

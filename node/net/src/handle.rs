@@ -8,6 +8,7 @@ use super::sessions::{Guests, Sessions};
 use super::standing::{Rank, Standing};
 use super::tally::FetchTally;
 use super::traffic::{Class, Counters, Metered, Traffic};
+use super::unreached::{Unreached, UnreachedPeer};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use libp2p::{Multiaddr, StreamProtocol};
 use rand::seq::SliceRandom;
@@ -52,6 +53,7 @@ pub struct NetHandle {
     pub(super) traffic: Traffic,
     pub(super) standing: Standing,
     pub(super) fetched: FetchTally,
+    pub(super) unreached: Unreached,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
 
@@ -75,6 +77,11 @@ impl NetHandle {
             tracing::debug!(peer = %peer.short(), reason, "control message not sent");
             metrics::counter!("starling_control_unsent_total", "reason" => reason).increment(1);
         }
+    }
+
+    /// Peers that are dialed and do not answer, with the reasons and the counts.
+    pub fn unreached(&self) -> Vec<UnreachedPeer> {
+        self.unreached.list()
     }
 
     /// Peers with whom control messages can be exchanged, by ascending id.

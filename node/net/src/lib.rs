@@ -35,6 +35,7 @@ mod sessions;
 mod standing;
 mod tally;
 mod traffic;
+mod unreached;
 mod uplink;
 
 pub use bulk::BulkStream;
@@ -48,6 +49,7 @@ pub use reason::DownReason;
 pub use standing::INVITED_MAX;
 pub use tally::{FetchTally, Fetched};
 pub use traffic::{ByteCounts, Bytes, Counters};
+pub use unreached::UnreachedPeer;
 
 use libp2p::StreamProtocol;
 

@@ -14,12 +14,12 @@ use super::reason::refused;
 use super::sessions::{Ended, Fault, Guests, Role, SessionOffice, Sessions};
 use super::standing::{Rank, Standing};
 use super::traffic::Traffic;
+use super::unreached::Unreached;
 use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
 use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
-use starling_bootstrap::discovery::reason::Reason;
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::process::Process;
@@ -78,6 +78,7 @@ impl Network {
 
         let me = identity.node_id();
         let (addresses, told) = watch::channel(Vec::new());
+        let unreached = Unreached::default();
         let handle = NetHandle {
             me,
             commands,
@@ -87,6 +88,7 @@ impl Network {
             traffic: traffic.clone(),
             standing: standing.clone(),
             fetched: Default::default(),
+            unreached: unreached.clone(),
             addresses: told,
         };
         let task = SwarmTask {
@@ -107,6 +109,7 @@ impl Network {
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
             addresses,
+            unreached,
         };
         tokio::spawn(task.run(orders, endings, control));
         Ok((handle, received))
@@ -128,6 +131,7 @@ struct SwarmTask {
     newest: Newest,
     beacon: Beacon,
     addresses: watch::Sender<Vec<Multiaddr>>,
+    unreached: Unreached,
 }
 
 impl SwarmTask {
@@ -272,6 +276,7 @@ impl SwarmTask {
             Some(Found::Connected { peer, address, punched, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
                     self.office.standing.came(node, Source::of(&address));
+                    self.unreached.reached(&node);
                     self.table.connected(node, address);
                     if punched {
                         self.tell_user(NetEvent::HolePunched { peer: node });
@@ -435,16 +440,16 @@ impl SwarmTask {
                 NetEvent::ListenFailed { why: format!("{address}: {why}") }
             }
             Found::Reachable { address } => NetEvent::ExternalAddress { address },
-            Found::DialFailed { peer, failures } => {
-                if let Some(peer) =
-                    peer.and_then(|peer| identity::node_id(&peer)).filter(|peer| self.is_gone(peer, &failures))
-                {
+            Found::DialFailed { peer: Some(id), failures } => {
+                let Some(peer) = identity::node_id(&id) else { return };
+                if self.acquaintances.is_gone(&peer, &failures) {
                     self.tell_user(NetEvent::PeerGone { peer });
                 }
-                for (address, reason) in failures {
-                    self.tell_user(NetEvent::DialFailed { address, why: reason.to_string() });
-                }
-                return;
+                // Nobody misses the other addresses of a peer that is here.
+                let away = !self.swarm.is_connected(&id);
+                let told = away.then(|| self.unreached.failed(peer, &failures, &self.addresses.borrow())).flatten();
+                let Some(told) = told else { return };
+                told
             }
             Found::NoDirectWay { peer } => match identity::node_id(&peer) {
                 Some(peer) => NetEvent::NoDirectWay { peer },
@@ -457,15 +462,6 @@ impl SwarmTask {
             _ => return,
         };
         self.tell_user(told);
-    }
-
-    /// Whether the machine at which a peer was last connected says that nothing listens there any more.
-    fn is_gone(&self, peer: &NodeId, failures: &[(Option<Multiaddr>, Reason)]) -> bool {
-        let last = self.acquaintances.last_source(peer);
-        let refused = |(address, reason): &(Option<Multiaddr>, Reason)| {
-            *reason == Reason::Refused && address.as_ref().map(Source::of) == last
-        };
-        last.is_some_and(|last| matches!(last, Source::Here | Source::Address(_))) && failures.iter().any(refused)
     }
 
     fn tell_user(&self, event: NetEvent) {

@@ -330,7 +330,7 @@ impl RunFile {
     /// The manifest digest given in the file, if any.
     pub fn pinned_manifest(&self) -> Result<Option<Digest>, Failure> {
         let Some(text) = &self.data.manifest else { return Ok(None) };
-        let why = || format!("data.manifest = \"{text}\" is not 64 hex digits: take those that a node of the run shows");
+        let why = || format!("data.manifest = \"{text}\" is not 64 hex digits: take those that a node shows");
         let wrong = || self.written.place(&Failure::message(Code::Usage, why()));
         Digest::from_hex(text).map(Some).ok_or_else(wrong)
     }

@@ -3,13 +3,16 @@
 use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
 use super::trainer::TrainerEvent;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
 use std::time::{Duration, Instant};
 
 /// Time for which a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// A loss of so many times that of guessing is that of a training which has diverged. A model that has hardly been
+/// trained is about as good as guessing.
+const DIVERGED: f64 = 2.0;
 /// Time that the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -26,10 +29,24 @@ impl Driver {
             self.farewell(queues, sequences > 0).await?;
         }
         self.residuals.save().await;
-        self.show(Event::Finished { reason: finish_reason(&finish) });
+        let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
+        let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
+        self.show(Event::Finished { reason });
         self.screen.close();
         self.net.shutdown().await;
-        Ok(finish)
+        match diverged {
+            Some(why) => Err(Failure::message(Code::Diverged, why)),
+            None => Ok(finish),
+        }
+    }
+
+    /// Why the model is of no use, if its last losses show that the training has diverged.
+    fn diverged(&self) -> Option<String> {
+        let guessing = f64::from(self.spec.model.vocab).ln();
+        let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
+        let losses = self.gauges.loss.into_iter().chain(validation);
+        let bad = |loss: &f64| loss.is_nan() || *loss > DIVERGED * guessing;
+        losses.filter(bad).next_back().map(|loss| diverged_text(loss, guessing))
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -55,6 +72,13 @@ impl Driver {
             }
         }
     }
+}
+
+fn diverged_text(loss: f64, guessing: f64) -> String {
+    format!(
+        "the run's budget is spent, and its training diverged: the loss is {loss:.1} nats per token, and guessing has \
+         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip, and start a new run"
+    )
 }
 
 /// Why the node ended, for a person.

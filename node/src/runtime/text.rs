@@ -111,13 +111,10 @@ pub async fn complete(
         tokio::select! {
             _ = &mut interrupted => return Err(Failure::message(Code::Refused, "interrupted while waiting for the run's text")),
             event = events.recv() => match event {
-                Some(event) if early.len() < EARLY_MAX => {
-                    if let NetEvent::DialFailed { address, why } = &event {
-                        let address = address.as_ref().map_or_else(|| "a peer".into(), ToString::to_string);
-                        screen.show(&Event::DialFailed { address, reason: why.clone() });
-                    }
-                    early.push(event);
+                Some(NetEvent::DialFailed { peer, address, why }) => {
+                    screen.show(&Event::dial_failed(peer, address, why));
                 }
+                Some(event) if early.len() < EARLY_MAX => early.push(event),
                 Some(_) => {}
                 None => return Err(Failure::message(Code::Refused, "the network stopped; see the log")),
             },

@@ -2,6 +2,7 @@
 
 use super::event::{Committed, Event, Line};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use starling_words::count;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -66,8 +67,8 @@ impl Screen {
         if let Event::Step { round, step, steps, loss, tokens_per_second } = event {
             if let Mode::Bar(bar) = &self.mode {
                 bar.set_message(format!(
-                    "step {step}/{steps} of round {round} · loss {loss:.3} · {tokens_per_second:.0} tok/s · {} peers",
-                    self.peers
+                    "step {step}/{steps} of round {round} · loss {loss:.3} · {tokens_per_second:.0} tok/s · {}",
+                    count(self.peers, "peer")
                 ));
             }
             return;
@@ -178,7 +179,9 @@ fn plain_line(event: &Event) -> Option<String> {
             "no direct way to {}: routers on both sides let nothing in; forward a port on one, and name it with --advertise",
             short(peer)
         ),
-        Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
+        Event::DialFailed { peer, address, reason } => {
+            format!("cannot reach {} at {address}: {reason}; it is tried again (`starling status` counts)", short(peer))
+        }
         Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
         Event::WaitedForNewcomers { newcomers, seconds: s } => {
             format!("the round waited {} for {}", seconds(*s), list(newcomers))
@@ -200,7 +203,11 @@ fn plain_line(event: &Event) -> Option<String> {
             format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
         }
         Event::Validated { round, loss, nats_per_byte } => {
-            format!("round {round}: validation loss {loss:.4} nats/token, {nats_per_byte:.4} nats/byte")
+            // With a token for each byte the two are one number.
+            let of_bytes = format!("{nats_per_byte:.4} nats/byte");
+            let of_tokens = format!("{loss:.4} nats/token, ");
+            let same = (loss - nats_per_byte).abs() < 1e-9;
+            format!("round {round}: validation loss {}{of_bytes}", if same { "" } else { &of_tokens })
         }
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", short(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", short(member)),
@@ -245,7 +252,7 @@ fn plain_line(event: &Event) -> Option<String> {
         }
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "state" } else { "updates" };
-            format!("fetching {what} up to record {seq} from {sources} peers")
+            format!("fetching {what} up to record {seq} from {}", count(sources, "peer"))
         }
         Event::Fetching { bytes: n, of, seconds: s, left_s } => {
             let pace = bytes((*n as f64 / s.max(1e-3)) as u64);
@@ -306,6 +313,19 @@ fn seconds(s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_for_each_byte_is_said_once() {
+        let said = |loss, nats_per_byte| plain_line(&Event::Validated { round: 3, loss, nats_per_byte });
+        assert_eq!(said(2.5, 2.5).as_deref(), Some("round 3: validation loss 2.5000 nats/byte"));
+        assert_eq!(said(5.0, 2.5).as_deref(), Some("round 3: validation loss 5.0000 nats/token, 2.5000 nats/byte"));
+    }
+
+    #[test]
+    fn one_peer_is_no_peers() {
+        let said = |sources| plain_line(&Event::CatchingUp { seq: 4, sources, afresh: true }).unwrap_or_default();
+        assert!(said(1).ends_with("from 1 peer") && said(2).ends_with("from 2 peers"), "{}", said(1));
+    }
 
     #[test]
     fn numbers_are_readable() {

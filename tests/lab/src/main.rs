@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     match obey(&Cli::parse()) {
         Ok(code) => code,
         Err(why) => {
-            eprintln!("error: {why:#}");
+            eprintln!("starling-lab: {}", starling_words::of_chain(why.chain()));
             ExitCode::from(2)
         }
     }

@@ -204,7 +204,8 @@ impl Worker {
             Job::Evidence { against, evidence } => {
                 // The evidence is shown and passed on even if the disk does not keep it.
                 if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
-                    tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
+                    let why = starling_words::of_chain(e.chain());
+                    tracing::warn!("the evidence against {} is not kept on disk: {why}", against.short());
                 }
                 None
             }
