@@ -56,26 +56,26 @@ pub enum DataError {
     NoUsableFile { path: PathBuf },
     #[error("the corpus has more than {max} files: join them into fewer, larger ones")]
     TooManyFiles { max: usize },
-    #[error("{}:{line}: not a JSON object with a text: {reason}", path.display())]
+    #[error("{}:{line}: not a JSON object with a text: {reason}; mend the line, or leave it out", path.display())]
     Json { path: PathBuf, line: u64, reason: String },
-    #[error("{}:{line}: the object has no field {field:?}: name the text's field", path.display())]
+    #[error("{}:{line}: the object has no field {field:?} with a text; name the field with data.field in the run file", path.display())]
     NoField { path: PathBuf, line: u64, field: String },
     #[error("{}:{line}: the line is longer than {max} bytes: split the document", path.display())]
     LineTooLong { path: PathBuf, line: u64, max: usize },
     #[error("{} changed while it was read: start again once it is complete", path.display())]
     Changed { path: PathBuf },
-    #[error("the corpus is empty: none of {} files holds any text", files)]
+    #[error("the corpus is empty: there is no text in {}; give other files", starling_words::count(files, "file"))]
     Empty { files: usize },
     #[error("the corpus holds {bytes} bytes of text; at least {min} are needed: give more text")]
     TooSmall { bytes: u64, min: u64 },
     #[error(
         "the corpus is too small for sequences of {seq_len} tokens: it gives {train} training and {validation} held-out \
-         sequences, and needs one of each: give more text or a shorter sequence"
+         sequences, and needs one of each: give more text, or a smaller model.seq_len"
     )]
     TooFewSequences { seq_len: usize, train: u64, validation: u64 },
-    #[error("the corpus needs more than {max} shards: bound it (data bytes_max) or give less text")]
+    #[error("the corpus needs more than {max} shards: bound it (data.bytes_max in the run file) or give less text")]
     TooManyShards { max: usize },
-    #[error("the held-out share is {share}; it must lie between 0.001 and 0.5")]
+    #[error("data.holdout is {share}: give the share of the text that is held out, from 0.001 to 0.5")]
     Holdout { share: f64 },
     #[error(
         "the default corpus (the sources of the crates that Starling is built from) is not at {}: give --data PATH, or \

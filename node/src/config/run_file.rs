@@ -327,6 +327,11 @@ impl RunFile {
         RunError { problems: error.problems.into_iter().map(written).collect() }
     }
 
+    /// Refuses values with which no text can be prepared.
+    pub fn check_text(&self) -> Result<(), Failure> {
+        self.corpus(&[]).validate().map_err(|e| self.written.place(&Failure::from(e)))
+    }
+
     /// The manifest digest given in the file, if any.
     pub fn pinned_manifest(&self) -> Result<Option<Digest>, Failure> {
         let Some(text) = &self.data.manifest else { return Ok(None) };

@@ -60,6 +60,7 @@ pub async fn prepare(
 /// Checks every value of the run file. Returns the run's specification, whose manifest is zero until the text is known,
 /// and the manifest's digest if the file names one.
 pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
+    file.check_text()?;
     let tokenizer = Tokenizer::load(&tokenizer_choice(&file.data.tokenizer))?;
     let data = DataSpec { manifest: Digest::default(), tokenizer: tokenizer.digest() };
     Ok((file.spec(data, tokenizer.vocab())?, file.pinned_manifest()?))
