@@ -29,7 +29,8 @@ mod tests {
 
     #[test]
     fn keys_are_found_in_tables_and_in_values() {
-        let text = "name = \"a\"\n# lr = 1\nsync = { fragments = 2 }\n[inner]\nlr = 1\n lr_final = 2\n[outer]\nlr = 3\n";
+        let text = "name = \"a\"\n# lr = 1\nsync = { fragments = 2 }\n[inner]\nlr = 1\n lr_final = 2\n\
+                    [outer]\nlr = 3\n";
         assert_eq!(line_of_key(text, "name"), Some(1));
         assert_eq!(line_of_key(text, "sync.fragments"), Some(3));
         assert_eq!((line_of_key(text, "inner.lr"), line_of_key(text, "inner.lr_final")), (Some(5), Some(6)));

@@ -58,7 +58,7 @@ pub enum DataError {
     TooManyFiles { max: usize },
     #[error("{}:{line}: not a JSON object with a text: {reason}; mend the line, or leave it out", path.display())]
     Json { path: PathBuf, line: u64, reason: String },
-    #[error("{}:{line}: the object has no field {field:?} with a text; name the field with data.field in the run file", path.display())]
+    #[error("{}:{line}: the object has no field {field:?}; name its text's field with data.field", path.display())]
     NoField { path: PathBuf, line: u64, field: String },
     #[error("{}:{line}: the line is longer than {max} bytes: split the document", path.display())]
     LineTooLong { path: PathBuf, line: u64, max: usize },
@@ -84,8 +84,8 @@ pub enum DataError {
     )]
     NoDefaultCorpus { looked: PathBuf },
     #[error(
-        "the tokenizer {} cannot be used: {reason}; data.tokenizer in the run file is `bytes`, or the path of a Hugging \
-         Face tokenizer.json",
+        "the tokenizer {} cannot be used: {reason}; data.tokenizer in the run file is `bytes`, or the path of a \
+         Hugging Face tokenizer.json",
         path.display()
     )]
     Tokenizer { path: PathBuf, reason: String },

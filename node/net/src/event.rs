@@ -37,8 +37,8 @@ pub enum NetEvent {
     ListenFailed { why: String },
     /// Other peers can probably reach this node at this address.
     ExternalAddress { address: Multiaddr },
-    /// This peer did not answer there, or another one did. The dial is tried again; this is told once until the peer has
-    /// been here, and counted ([`NetHandle::unreached`](super::NetHandle::unreached)).
+    /// This peer did not answer there, or another one did. The dial is tried again. Told once until the peer has been
+    /// here, and counted after that ([`NetHandle::unreached`](super::NetHandle::unreached)).
     DialFailed { peer: NodeId, address: Option<Multiaddr>, why: String },
     /// A direct connection to this peer came about with a relay's help.
     HolePunched { peer: NodeId },

@@ -240,8 +240,7 @@ impl RunFile {
             }
             e => Failure::new(Code::Usage, e),
         })?;
-        let mut file: Self =
-            config_file::parse_with(&text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))?;
+        let mut file: Self = config_file::parse_with(&text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))?;
         file.written = Written { path: path.to_path_buf(), text };
         let folder = path.parent().unwrap_or(Path::new("."));
         file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();

@@ -40,12 +40,14 @@ impl Settings {
         if let Some(cache) = &node.cache {
             folder("--cache", cache)?;
         }
+        let device = node.device.parse::<DeviceChoice>();
+        let device = device.map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
         Ok(Self {
             listen: parsed(&node.listen, "--listen", addresses::parse_listen)?,
             advertise: parsed(&node.advertise, "--advertise", addresses::parse)?,
             bootstrap,
             adopt: args.adopt_lineage.as_deref().map(lineage).transpose()?,
-            device: node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?,
+            device,
         })
     }
 }

@@ -114,12 +114,7 @@ fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
     Ok(node)
 }
 
-async fn run(
-    args: &TrainArgs,
-    node: NodeFile,
-    origin: Origin,
-    wanted: settings::Settings,
-) -> Result<Finish, Failure> {
+async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings::Settings) -> Result<Finish, Failure> {
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
     let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
