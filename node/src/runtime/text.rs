@@ -198,7 +198,9 @@ fn progress_bar() -> indicatif::ProgressBar {
 
 fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
     match progress {
-        PrepareProgress::Listing { files } => bar.set_message(format!("looking for text: {files} files")),
+        PrepareProgress::Listing { files } => {
+            bar.set_message(format!("looking for text: {}", starling_words::count(files, "file")));
+        }
         PrepareProgress::Waiting => bar.set_message("another node of this machine prepares the text"),
         PrepareProgress::Checking { done, total } => {
             bar.set_message("checking shards");
