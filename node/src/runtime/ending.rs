@@ -42,11 +42,8 @@ impl Driver {
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
-        let guessing = f64::from(self.spec.model.vocab).ln();
         let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
-        let losses = self.gauges.loss.into_iter().chain(validation);
-        let bad = |loss: &f64| loss.is_nan() || *loss > DIVERGED * guessing;
-        losses.filter(bad).next_back().map(|loss| diverged_text(loss, guessing))
+        diverged_text([self.gauges.loss, validation], self.spec.model.vocab)
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -74,11 +71,15 @@ impl Driver {
     }
 }
 
-fn diverged_text(loss: f64, guessing: f64) -> String {
-    format!(
+/// The words for losses in nats per token that are far worse than guessing; none for others.
+fn diverged_text(losses: [Option<f64>; 2], vocab: u32) -> Option<String> {
+    let guessing = f64::from(vocab).ln();
+    let bad = |loss: &f64| loss.is_nan() || *loss > DIVERGED * guessing;
+    let loss = losses.into_iter().flatten().find(bad)?;
+    Some(format!(
         "the run's budget is spent, and its training diverged: the loss is {loss:.1} nats per token, and guessing has \
          {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip, and start a new run"
-    )
+    ))
 }
 
 /// Why the node ended, for a person.
@@ -90,5 +91,23 @@ fn finish_reason(finish: &Finish) -> String {
             "identity in use: another process with this key was started before this one and is alive".into()
         }
         Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_worse_than_guessing_is_no_success() {
+        // Guessing among 256 tokens costs 5.5 nats, and a model that has hardly been trained a little more.
+        for fine in [[Some(5.7), None], [Some(1.2), Some(1.3)], [None, None]] {
+            assert_eq!(diverged_text(fine, 256), None);
+        }
+        for bad in [[Some(2246.0), None], [Some(1.0), Some(2246.0)]] {
+            let said = diverged_text(bad, 256).expect("it diverged");
+            assert!(said.contains("2246.0") && said.contains("guessing has 5.5") && said.contains("inner.lr"), "{said}");
+        }
+        assert!(diverged_text([Some(f64::NAN), None], 256).is_some());
     }
 }
