@@ -6,6 +6,8 @@ use starling_tests::process::run_in;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = include_str!("wrong_inputs.txt");
@@ -13,6 +15,8 @@ const TABLE: &str = include_str!("wrong_inputs.txt");
 const ROWS_MIN: usize = 80;
 /// An answer takes much less than a second; a call that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Calls at a time.
+const WORKERS: usize = 4;
 /// Words of Rust, of the system and of libraries, which no message has.
 const FOREIGN: [&str; 12] = [
     "os error",
@@ -153,14 +157,25 @@ fn each_wrong_input_is_answered_in_plain_words() {
     assert!(rows.len() >= ROWS_MIN, "{} rows", rows.len());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address").port().to_string();
+    let (next, answers) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let answered = answer(row, &port);
+                    answers.lock().expect("no worker panicked").push((row, answered));
+                }
+            });
+        }
+    });
     let (mut wrong, mut times) = (Vec::new(), Vec::new());
-    for row in &rows {
-        let (answered, took) = answer(row, &port);
+    for (row, (answered, took)) in answers.into_inner().expect("no worker panicked") {
         times.push((took, row.say.as_str()));
         if let Err(why) = answered {
             wrong.push(format!("starling {} {:?}\n  {why}", row.say, row.files));
         }
     }
+    assert_eq!(times.len(), rows.len());
     times.sort_unstable();
     for (took, say) in times.iter().rev().take(3) {
         println!("{:.2} s: starling {say}", took.as_secs_f64());
