@@ -81,7 +81,7 @@ impl NetHandle {
 
     /// Peers that are dialed and do not answer, with the reasons and the counts.
     pub fn unreached(&self) -> Vec<UnreachedPeer> {
-        self.unreached.list()
+        self.unreached.list(tokio::time::Instant::now())
     }
 
     /// Peers with whom control messages can be exchanged, by ascending id.

@@ -446,8 +446,11 @@ impl SwarmTask {
                     self.tell_user(NetEvent::PeerGone { peer });
                 }
                 // Nobody misses the other addresses of a peer that is here.
-                let away = !self.swarm.is_connected(&id);
-                let told = away.then(|| self.unreached.failed(peer, &failures, &self.addresses.borrow())).flatten();
+                if self.swarm.is_connected(&id) {
+                    return;
+                }
+                let who = (peer, self.office.standing.rank(&peer) > Rank::Stranger);
+                let told = self.unreached.failed(who, &failures, &self.addresses.borrow(), Instant::now());
                 let Some(told) = told else { return };
                 told
             }
