@@ -4,6 +4,7 @@
 //! `/ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT`, `/.../udp/PORT/quic-v1`, `/dnsaddr/HOST`, each optionally followed by
 //! `/p2p/PEER`, and `RELAY/p2p-circuit[/p2p/PEER]`.
 
+use help::Purpose;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -93,13 +94,29 @@ pub enum Route {
 
 /// Parses an address of one of the module's forms.
 pub fn parse(text: &str) -> Result<Multiaddr, AddressError> {
+    parse_for(text, Purpose::Any)
+}
+
+/// Parses an address of this machine to listen on, or a place on a relay.
+pub fn parse_listen(text: &str) -> Result<Multiaddr, AddressError> {
+    let address = parse_for(text, Purpose::Listen)?;
+    if route(&address) == Some(Route::Relayed) {
+        return Ok(address);
+    }
+    match help::for_listening(&address) {
+        None => Ok(address),
+        Some(help) => Err(AddressError::Malformed { text: crate::untrusted::printable(text.trim()), help }),
+    }
+}
+
+fn parse_for(text: &str, purpose: Purpose) -> Result<Multiaddr, AddressError> {
     let text = text.trim();
     let shown = crate::untrusted::printable(text);
     let malformed = |help: String| AddressError::Malformed { text: shown.clone(), help };
     if text.len() > ADDRESS_CHARS_MAX {
         return Err(malformed(format!("it is longer than {ADDRESS_CHARS_MAX} characters")));
     }
-    let address: Multiaddr = text.parse().map_err(|_| malformed(help::for_text(text)))?;
+    let address: Multiaddr = text.parse().map_err(|_| malformed(help::for_text(text, purpose)))?;
     check_length(&address)?;
     match route(&address) {
         Some(_) => Ok(address),
@@ -109,7 +126,7 @@ pub fn parse(text: &str) -> Result<Multiaddr, AddressError> {
 
 /// Parses an address that must end in `/p2p/PEER`.
 pub fn parse_with_peer(text: &str) -> Result<PeerAddress, AddressError> {
-    split(&parse(text)?)
+    split(&parse_for(text, Purpose::Peer)?)
 }
 
 /// Decodes the binary form, accepting only bytes that encode back to themselves.

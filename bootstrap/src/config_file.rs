@@ -4,11 +4,14 @@
 //! A silently ignored key is a setting that its writer believes in. So every structure that is parsed here carries
 //! `#[serde(deny_unknown_fields)]`.
 
+mod keys;
 mod words;
 
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+pub use keys::line_of_key;
 
 /// Bytes of a configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -16,7 +19,7 @@ pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The reason why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {}; check the path", path.display(), starling_words::of(source))]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is larger than {CONFIG_BYTES_MAX} bytes: is it a configuration file?", path.display())]
     TooLarge { path: PathBuf },

@@ -75,6 +75,8 @@ pub struct Discovery {
     lost_pings: BTreeMap<ConnectionId, u32>,
     /// Connected peers that were found under the run's key.
     companions: BTreeSet<PeerId>,
+    /// Direct addresses of this node: whoever names them as a peer's, a dial would lead here.
+    own: BTreeSet<Multiaddr>,
 }
 
 impl Discovery {
@@ -94,6 +96,7 @@ impl Discovery {
             topic: options.gossip.map(IdentTopic::new),
             lost_pings: BTreeMap::new(),
             companions: BTreeSet::new(),
+            own: BTreeSet::new(),
         };
         if swarm.external_addresses().next().is_some() {
             // The user says that this node is reachable there.
@@ -257,8 +260,9 @@ impl Discovery {
     fn seek_places(&mut self, swarm: &mut Swarm<Behaviour>, now: Time) {
         for (relay, address) in self.relays.wanted(now) {
             tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
-            let place =
-                swarm.listen_on(address).inspect_err(|error| tracing::warn!(%error, "the relay cannot be used"));
+            let place = swarm.listen_on(address).inspect_err(|error| {
+                tracing::warn!("the relay cannot be used: {}", starling_words::plain(&error.to_string()));
+            });
             self.relays.asked(&relay, place.ok(), now);
         }
         for relay in self.relays.needless() {
@@ -291,6 +295,7 @@ impl Discovery {
             .take(book::ADDRESSES_MAX)
             .filter(|a| addresses::may_be_learned(a, teller_is_local))
             .map(addresses::without_peer)
+            .filter(|a| !self.own.contains(a))
             .collect();
         let unfit = list.len() - fit.len();
         if unfit > 0 {

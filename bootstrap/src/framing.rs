@@ -44,7 +44,7 @@ pub enum FrameError {
     Stalled,
     #[error("nothing arrived for too long")]
     Idle,
-    #[error("the stream failed: {0}")]
+    #[error("the stream failed: {}", starling_words::of(.0))]
     Io(#[from] io::Error),
 }
 

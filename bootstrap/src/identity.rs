@@ -24,7 +24,10 @@ const IDENTITY_MULTIHASH: u64 = 0;
 /// The reason why a key could not be loaded or made.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("cannot {action} the key file {}: {source}", path.display())]
+    #[error(
+        "cannot {action} the key file {}: {}; check the path and its owner",
+        path.display(), starling_words::of(source)
+    )]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "the key file {} may be read by others (mode {mode:03o}): run `chmod 600 {}` and, if somebody else could \
@@ -198,7 +201,7 @@ fn place(draft: &Path, path: &Path, identity: &Identity) -> io::Result<()> {
     match std::fs::hard_link(draft, path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
             // Some file systems have no hard links. Exclusive creation still never overwrites a key.
-            tracing::debug!(error = %e, "no hard link for the key file, creating it directly");
+            tracing::debug!(error = starling_words::of(&e), "no hard link for the key file, creating it directly");
             write_key(path, identity)
         }
         other => other,

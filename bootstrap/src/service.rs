@@ -2,6 +2,7 @@
 //! and trains nothing.
 
 use crate::addresses::{self, AddressError, BootstrapList, ListError};
+use crate::discovery::reason::Reason;
 use crate::discovery::{Discovery, DiscoveryOptions, NetEvent, Origin};
 use crate::identification::IDENTIFY_PROTOCOL;
 use crate::identity::{self, IdentityError};
@@ -10,7 +11,7 @@ use crate::telemetry::{self, TelemetryError};
 use futures::StreamExt;
 use libp2p::{Multiaddr, PeerId};
 use report::Report;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,8 +62,8 @@ pub async fn run(
     out: &mut dyn Write,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServiceError> {
-    let listen = parse_all("--listen", &config.listen)?;
-    let advertise = parse_all("--advertise", &config.advertise)?;
+    let listen = parse_all("--listen", &config.listen, addresses::parse_listen)?;
+    let advertise = parse_all("--advertise", &config.advertise, addresses::parse)?;
     let bootstrap = BootstrapList::load_all(&config.bootstrap)?;
     let key: PathBuf = config.key.clone().or_else(options::default_key).ok_or(ServiceError::NoHome)?;
     let identity = identity::load_or_create(&key)?;
@@ -128,8 +129,12 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
     }
 }
 
-fn parse_all(flag: &'static str, list: &[String]) -> Result<Vec<Multiaddr>, ServiceError> {
-    list.iter().map(|text| addresses::parse(text).map_err(|source| ServiceError::Address { flag, source })).collect()
+fn parse_all(
+    flag: &'static str,
+    list: &[String],
+    parse: fn(&str) -> Result<Multiaddr, AddressError>,
+) -> Result<Vec<Multiaddr>, ServiceError> {
+    list.iter().map(|text| parse(text).map_err(|source| ServiceError::Address { flag, source })).collect()
 }
 
 /// The events so far, so that each is reported once.
@@ -137,7 +142,7 @@ fn parse_all(flag: &'static str, list: &[String]) -> Result<Vec<Multiaddr>, Serv
 struct Watch {
     listening: usize,
     agents: BTreeMap<PeerId, String>,
-    failures: BTreeMap<PeerId, String>,
+    failures: BTreeMap<PeerId, BTreeSet<&'static str>>,
 }
 
 impl Watch {
@@ -179,13 +184,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Reports each reason once, not with every retry.
-    fn dial_failed(&mut self, peer: PeerId, failures: &[(Option<Multiaddr>, crate::discovery::reason::Reason)]) {
-        let Some((address, reason)) = failures.last() else { return };
-        let text = reason.to_string();
-        if self.failures.len() < FAILURES_MAX && self.failures.insert(peer, text.clone()).as_ref() != Some(&text) {
+    /// Reports each reason once until the peer has been here, not with every retry.
+    fn dial_failed(&mut self, peer: PeerId, failures: &[(Option<Multiaddr>, Reason)]) {
+        let Some((address, reason)) = failures.iter().rfind(|(_, reason)| *reason != Reason::Ourselves) else { return };
+        if self.failures.len() >= FAILURES_MAX && !self.failures.contains_key(&peer) {
+            return;
+        }
+        if self.failures.entry(peer).or_default().insert(reason.name()) {
             let address = address.as_ref().map(ToString::to_string).unwrap_or_default();
-            tracing::info!(%peer, %address, "cannot reach: {text}");
+            tracing::info!(%peer, %address, "cannot reach: {reason}");
         }
     }
 }

@@ -212,8 +212,9 @@ fn relay_config() -> relay::Config {
 /// Containers often have no multicast; a node works without mDNS.
 fn start_mdns(keypair: &Keypair) -> Option<mdns::tokio::Behaviour> {
     mdns::tokio::Behaviour::new(mdns::Config::default(), keypair.public().to_peer_id())
-        .inspect_err(
-            |error| tracing::warn!(%error, "peers on the local network cannot be looked for (--no-mdns quiets this)"),
-        )
+        .inspect_err(|error| {
+            let why = starling_words::of(error);
+            tracing::warn!("peers on the local network cannot be looked for: {why} (--no-mdns quiets this)");
+        })
         .ok()
 }

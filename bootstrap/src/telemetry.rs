@@ -11,8 +11,8 @@ const QUIET: &str = "libp2p=warn,libp2p_kad=error,libp2p_mdns=error,libp2p_gossi
 /// The reason why logs or metrics cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("--log {filter}: {source}; try `info` or `info,libp2p_kad=debug`")]
-    Filter { filter: String, source: tracing_subscriber::filter::ParseError },
+    #[error("--log {filter} is no filter for logs; try `info`, or `info,libp2p_kad=debug`")]
+    Filter { filter: String },
     #[error("--metrics {address} is not IP:PORT; try 127.0.0.1:9100, or `off`")]
     Address { address: String },
     #[error("cannot serve metrics on {address}: {reason}; choose another --metrics, or `off`")]
@@ -30,7 +30,7 @@ impl TelemetryError {
 fn log_filter(filter: &str, quiet: &str) -> Result<EnvFilter, TelemetryError> {
     // The later one of two directives for one target counts.
     let all: Vec<&str> = [QUIET, quiet, filter].into_iter().filter(|part| !part.is_empty()).collect();
-    EnvFilter::try_new(all.join(",")).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })
+    EnvFilter::try_new(all.join(",")).map_err(|_| TelemetryError::Filter { filter: filter.to_owned() })
 }
 
 /// Sends logs to the writer of standard error, in colour only if that is a terminal and the user has not said
@@ -54,24 +54,40 @@ pub fn init_logs<W: Write + 'static>(
     Ok(())
 }
 
+/// Checks a filter for logs.
+///
+/// # Errors
+/// [`TelemetryError::Filter`] when it does not parse.
+pub fn check_filter(filter: &str) -> Result<(), TelemetryError> {
+    log_filter(filter, "").map(drop)
+}
+
+/// The address at which metrics are asked for; none if they are switched off.
+///
+/// # Errors
+/// [`TelemetryError::Address`] when it does not parse.
+pub fn check_metrics(address: &str) -> Result<Option<SocketAddr>, TelemetryError> {
+    if address.is_empty() || address == "off" {
+        return Ok(None);
+    }
+    address.parse().map(Some).map_err(|_| TelemetryError::Address { address: address.to_owned() })
+}
+
 /// Serves Prometheus metrics at `address` over HTTP; `off` or empty serves none. Must be called inside a tokio runtime,
 /// at most once a process. Returns the address really used.
 ///
 /// # Errors
 /// The address is malformed, or something else listens on it.
 pub fn serve_metrics(address: &str) -> Result<Option<SocketAddr>, TelemetryError> {
-    if address.is_empty() || address == "off" {
-        return Ok(None);
-    }
-    let wanted: SocketAddr = address.parse().map_err(|_| TelemetryError::Address { address: address.to_owned() })?;
+    let Some(wanted) = check_metrics(address)? else { return Ok(None) };
     // The exporter does not tell which port it got: pick one first.
     let bound = TcpListener::bind(wanted)
         .and_then(|listener| listener.local_addr())
-        .map_err(|e| TelemetryError::Serve { address: wanted, reason: e.to_string() })?;
+        .map_err(|e| TelemetryError::Serve { address: wanted, reason: starling_words::of(&e) })?;
     PrometheusBuilder::new()
         .with_http_listener(bound)
         .install()
-        .map_err(|e| TelemetryError::Serve { address: bound, reason: e.to_string() })?;
+        .map_err(|e| TelemetryError::Serve { address: bound, reason: starling_words::plain(&e.to_string()) })?;
     Ok(Some(bound))
 }
 

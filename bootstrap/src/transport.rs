@@ -41,7 +41,7 @@ type Connections = Boxed<(PeerId, StreamMuxerBox)>;
 pub enum TransportFailed {
     #[error(transparent)]
     Tls(#[from] tls::Failed),
-    #[error("name resolution could not be set up: {0}")]
+    #[error("name resolution could not be set up: {}", starling_words::of(.0))]
     Names(#[from] io::Error),
 }
 
@@ -131,7 +131,8 @@ fn with_names(inner: GuardedTransport<(PeerId, StreamMuxerBox)>) -> io::Result<C
     match dns::tokio::Transport::system(()).map(drop) {
         Ok(()) => Ok(dns::tokio::Transport::system(inner)?.boxed()),
         Err(error) => {
-            tracing::warn!(%error, "no name server is configured: addresses with names cannot be dialed");
+            let why = starling_words::of(&error);
+            tracing::warn!("no name server is configured ({why}): addresses with names cannot be dialed");
             Ok(inner.boxed())
         }
     }

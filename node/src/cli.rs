@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Trains one model on many machines that nobody coordinates.
 #[derive(Debug, Parser)]
-#[command(name = "starling", version, about, propagate_version = true)]
+#[command(name = "starling", version, about, propagate_version = true, after_help = crate::exit::table())]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -1,9 +1,14 @@
 //! How the process ends: one message and one of the documented exit codes.
 
+use starling_data::DataError;
+use starling_kernels::OpenError;
+use starling_store::StoreError;
+use std::error::Error;
 use std::fmt;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
-/// Exit codes, as `docs/store.md` lists them.
+/// Exit codes. `starling --help` and `docs/running.md` have the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -14,6 +19,66 @@ pub enum Code {
     DiskFull = 5,
     IdentityInUse = 6,
     Diverged = 7,
+}
+
+impl Code {
+    /// All codes but that of success, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Refused,
+        Self::Usage,
+        Self::ConfigMismatch,
+        Self::StoreDamaged,
+        Self::DiskFull,
+        Self::IdentityInUse,
+        Self::Diverged,
+    ];
+
+    /// The meaning of the code, as tables have it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Refused => "it cannot start or go on: a port in use, no permission, no node to ask, a failed check",
+            Self::Usage => "what you gave is wrong: a flag, a file, a text, a tokenizer, a device",
+            Self::ConfigMismatch => "the folder, the flock or the checkpoint belongs to another run",
+            Self::StoreDamaged => "a file of the node or of a checkpoint is damaged",
+            Self::DiskFull => "the disk is full, or too small for the run",
+            Self::IdentityInUse => "another process uses the folder or the key",
+            Self::Diverged => "the run has ended, but its training diverged: the model is worse than guessing",
+        }
+    }
+
+    /// The code of an error that names none itself.
+    fn of(error: &anyhow::Error) -> Self {
+        if let Some(error) = error.downcast_ref::<StoreError>() {
+            return Self::of_store(error);
+        }
+        if let Some(error) = error.downcast_ref::<DataError>() {
+            return Self::of_data(error);
+        }
+        if error.is::<OpenError>() { Self::Usage } else { Self::Refused }
+    }
+
+    fn of_store(error: &StoreError) -> Self {
+        let code = error.exit_code();
+        Self::ALL.into_iter().find(|known| *known as u8 == code).unwrap_or(Self::Refused)
+    }
+
+    /// Problems with the text are for the user to solve.
+    fn of_data(error: &DataError) -> Self {
+        if error.is_disk_full() {
+            Self::DiskFull
+        } else if error.is_of_the_text() {
+            Self::Usage
+        } else {
+            Self::Refused
+        }
+    }
+}
+
+/// The table of exit codes below `starling --help`.
+pub fn table() -> String {
+    let row = |code: Code| format!("\n  {}  {}", code as u8, code.meaning());
+    let rows: String = Code::ALL.into_iter().map(row).collect();
+    format!("Exit codes:\n  0  done{rows}")
 }
 
 /// An error with the exit code it leads to.
@@ -40,36 +105,108 @@ impl Failure {
 
     /// The error and its causes. A cause that the text before already states is left out.
     fn words(&self) -> String {
-        let mut said = String::new();
-        for link in self.error.chain().map(ToString::to_string) {
-            if said.is_empty() {
-                said = link;
-            } else if !said.contains(&link) {
-                said = format!("{said}: {link}");
-            }
-        }
-        said
+        starling_words::of_chain(self.error.chain())
     }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
-    /// An error without a code of its own is a plain refusal.
+    /// An error without a code of its own is a plain refusal, but for those of which [`Code::of`] knows better.
     fn from(error: E) -> Self {
-        Self { code: Code::Refused, error: error.into() }
+        let error = error.into();
+        Self { code: Code::of(&error), error }
     }
+}
+
+/// Ends the process for a command line that does not parse, or that asks for help.
+pub fn of_command_line(error: &clap::Error) -> ExitCode {
+    if let Some(why) = no_number(error) {
+        return Failure::message(Code::Usage, why).report();
+    }
+    // A reader that went away needs no help.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(Code::Usage as u8) } else { ExitCode::SUCCESS }
+}
+
+/// The message for a value that is no number, where the parser has the words of Rust.
+fn no_number(error: &clap::Error) -> Option<String> {
+    let source = error.source()?;
+    let wanted = if let Some(error) = source.downcast_ref::<ParseIntError>() {
+        match error.kind() {
+            IntErrorKind::PosOverflow => "that is more than there can be; give a smaller whole number",
+            _ => "give a whole number of 0 or more",
+        }
+    } else if source.is::<ParseFloatError>() {
+        "give a number, such as 0.8"
+    } else {
+        return None;
+    };
+    let said = |kind| match error.get(kind) {
+        Some(clap::error::ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let flag = said(clap::error::ContextKind::InvalidArg)?.split(' ').next()?;
+    let value = said(clap::error::ContextKind::InvalidValue)?;
+    Some(format!("{flag} {value}: {wanted}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
     use anyhow::Context;
+    use clap::{CommandFactory, Parser};
+    use std::io::ErrorKind;
+    use std::path::PathBuf;
 
     #[test]
-    fn causes_are_said_once() {
-        let gone = || std::io::Error::other("no such file");
+    fn causes_are_said_once_and_without_numbers_of_the_system() {
+        let gone = || std::io::Error::from_raw_os_error(2);
         let silent = Err::<(), _>(gone()).context("cannot read it").unwrap_err();
-        assert_eq!(Failure::new(Code::Refused, silent).words(), "cannot read it: no such file");
-        let telling = Err::<(), _>(gone()).context("cannot read it: no such file; check the path").unwrap_err();
-        assert_eq!(Failure::new(Code::Refused, telling).words(), "cannot read it: no such file; check the path");
+        assert_eq!(Failure::new(Code::Refused, silent).words(), "cannot read it: no such file or folder");
+        let telling = "cannot read it: no such file or folder; check the path";
+        let failure = Failure::new(Code::Refused, Err::<(), _>(gone()).context(telling).unwrap_err());
+        assert_eq!(failure.words(), telling);
+    }
+
+    /// Every code stands in the help and in the documentation, with the same meaning.
+    #[test]
+    fn both_tables_have_every_code() {
+        let help = Cli::command().render_help().to_string();
+        let docs = include_str!("../../docs/running.md");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (help, docs) = (words(&help), words(docs));
+        for code in Code::ALL {
+            let (number, meaning) = (code as u8, code.meaning());
+            assert!(help.contains(&format!("{number} {meaning}")), "{code:?} is not in: {help}");
+            assert!(docs.contains(&format!("| {number} | {meaning} |")), "docs/running.md lacks {number}, {meaning}");
+        }
+        let next = Code::ALL.len() + 1;
+        assert!(!docs.contains(&format!("| {next} | ")), "docs/running.md has a code that there is not");
+        assert!(Code::ALL.into_iter().enumerate().all(|(at, code)| code as usize == at + 1), "in order, without gaps");
+    }
+
+    #[test]
+    fn what_the_user_gave_is_wrong_usage() {
+        let code = |error: DataError| Failure::from(error).code;
+        assert_eq!(code(DataError::NotFound { path: PathBuf::from("text") }), Code::Usage);
+        assert_eq!(code(DataError::Empty { files: 1 }), Code::Usage);
+        let cache = |kind: ErrorKind| DataError::Cache { what: "write", path: "c".into(), source: kind.into() };
+        assert_eq!(code(cache(ErrorKind::StorageFull)), Code::DiskFull);
+        assert_eq!(code(cache(ErrorKind::PermissionDenied)), Code::Refused);
+        let device = OpenError::Device(starling_kernels::DeviceError::WithoutCuda);
+        assert_eq!(Failure::from(device).code, Code::Usage);
+        assert_eq!(Failure::from(StoreError::NoChain).code, Code::Refused);
+        assert_eq!(Failure::from(StoreError::InUse { path: "h".into(), pid: None }).code, Code::IdentityInUse);
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_answered_without_words_of_rust() {
+        let said = |arguments: &[&str]| {
+            let error = Cli::try_parse_from(["starling", "train", "--run", "r.toml"].iter().chain(arguments));
+            no_number(&error.expect_err("it does not parse")).unwrap_or_default()
+        };
+        assert_eq!(said(&["--threads", "four"]), "--threads four: give a whole number of 0 or more");
+        assert!(said(&["--threads", "99999999999999999999999"]).ends_with("give a smaller whole number"));
+        assert_eq!(said(&["--thredas", "4"]), "", "the parser's own words are plain");
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use starling_node::cli::Cli;
-use starling_node::command;
+use starling_node::{command, exit};
 use std::process::ExitCode;
 
 /// Training allocates and frees the same large buffers every step, so the allocator is one that keeps its pages.
@@ -15,5 +15,8 @@ fn main() -> ExitCode {
         // SAFETY: nothing else runs yet, so nobody reads the environment at the same time.
         unsafe { std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir()) };
     }
-    command::run(Cli::parse())
+    match Cli::try_parse() {
+        Ok(cli) => command::run(cli),
+        Err(error) => exit::of_command_line(&error),
+    }
 }

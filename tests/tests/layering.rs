@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const OURS: &[(&str, &[&str])] = &[
     ("starling-protocol", &[]),
     ("starling-kernels", &[]),
-    ("starling-bootstrap", &["starling-protocol"]),
-    ("starling-data", &["starling-protocol"]),
-    ("starling-net", &["starling-protocol", "starling-bootstrap"]),
-    ("starling-store", &["starling-protocol"]),
+    ("starling-words", &[]),
+    ("starling-bootstrap", &["starling-protocol", "starling-words"]),
+    ("starling-data", &["starling-protocol", "starling-words"]),
+    ("starling-net", &["starling-protocol", "starling-bootstrap", "starling-words"]),
+    ("starling-store", &["starling-protocol", "starling-words"]),
     (
         "starling-node",
         &[
@@ -23,9 +24,10 @@ const OURS: &[(&str, &[&str])] = &[
             "starling-data",
             "starling-net",
             "starling-store",
+            "starling-words",
         ],
     ),
-    ("starling-lab", &["starling-protocol", "starling-bootstrap", "starling-tests"]),
+    ("starling-lab", &["starling-protocol", "starling-bootstrap", "starling-tests", "starling-words"]),
     (
         "starling-tests",
         &[

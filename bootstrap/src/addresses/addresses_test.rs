@@ -52,6 +52,20 @@ fn wrong_addresses_get_the_nearest_right_form() {
         assert!(error.contains(help), "{text}: {error}");
     }
     assert!(parse(&format!("/dns4/{}/tcp/1", "x".repeat(600))).is_err());
+    let with_id = format!("/ip4/127.0.0.1/tcp/80/p2p/{ID}");
+    for (text, help) in [
+        ("localhost:80", "write it as /ip4/0.0.0.0/tcp/80"),
+        ("127.0.0.1:80", "write it as /ip4/127.0.0.1/tcp/80"),
+        ("/dns4/localhost/tcp/80", "at a number"),
+        (with_id.as_str(), "leave /p2p/"),
+    ] {
+        let error = parse_listen(text).unwrap_err().to_string();
+        assert!(error.contains(help), "{text}: {error}");
+    }
+    assert!(parse_listen("/ip4/0.0.0.0/tcp/0").is_ok() && parse_listen("/ip6/::/udp/0/quic-v1").is_ok());
+    // What is advised for a peer is not refused by the next message.
+    let advised = parse_with_peer("192.0.2.7:7400").unwrap_err().to_string();
+    assert!(advised.contains("/ip4/192.0.2.7/tcp/7400/p2p/ID"), "{advised}");
     assert!(matches!(parse(&format!("/dns4/{}/tcp/1", "x".repeat(300))), Err(AddressError::TooLong { .. })));
     assert!(matches!(parse_with_peer("/ip4/192.0.2.7/tcp/1"), Err(AddressError::NoPeer { .. })));
     let one = parse_with_peer(&format!("/ip4/192.0.2.7/tcp/1/p2p/{ID}")).unwrap();

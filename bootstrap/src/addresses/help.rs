@@ -9,12 +9,22 @@ const EXAMPLE: &str = "/ip4/192.0.2.7/tcp/7400/p2p/12D3KooW...";
 const NAMES: [&str; 11] =
     ["ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr", "tcp", "udp", "quic-v1", "p2p", "p2p-circuit"];
 
+/// The use of an address, on which its right form depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Any,
+    /// This node is to listen there.
+    Listen,
+    /// It leads to a node, whose id it must name.
+    Peer,
+}
+
 /// Advice for a text that is no multiaddr.
-pub fn for_text(text: &str) -> String {
+pub fn for_text(text: &str, purpose: Purpose) -> String {
     if text.is_empty() {
         return format!("it is empty; an address looks like {EXAMPLE}");
     }
-    if let Some(advice) = for_host_and_port(text) {
+    if let Some(advice) = for_host_and_port(text, purpose) {
         return advice;
     }
     if !text.starts_with('/') {
@@ -24,21 +34,43 @@ pub fn for_text(text: &str) -> String {
 }
 
 /// Advice for `host:port`, with or without a scheme, which people know from other programs.
-fn for_host_and_port(text: &str) -> Option<String> {
+fn for_host_and_port(text: &str, purpose: Purpose) -> Option<String> {
     if text.starts_with('/') {
         return None;
     }
     let bare = text.split_once("://").map_or(text, |(_, rest)| rest).trim_end_matches('/');
+    // An address that the next message would refuse is no help.
+    let id = match purpose {
+        Purpose::Peer => "/p2p/ID, with the id of the node (it prints its full addresses when it starts)",
+        Purpose::Any | Purpose::Listen => "",
+    };
     if let Ok(socket) = bare.parse::<SocketAddr>() {
-        return Some(format!("write it as {}", of_socket(socket)));
+        return Some(format!("write it as {}{id}", of_socket(socket)));
     }
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Some(format!("write it with a port, as {}", of_socket(SocketAddr::new(ip, 7400))));
+        return Some(format!("write it with a port, as {}{id}", of_socket(SocketAddr::new(ip, 7400))));
     }
     let (host, port) = bare.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     let host_fits = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    host_fits.then(|| format!("write it as /dns4/{host}/tcp/{port}"))
+    host_fits.then(|| match purpose {
+        Purpose::Listen => format!("write it as /ip4/0.0.0.0/tcp/{port}; 0.0.0.0 is every address of this machine"),
+        Purpose::Any | Purpose::Peer => format!("write it as /dns4/{host}/tcp/{port}{id}"),
+    })
+}
+
+/// Advice for an address of a right form at which no node can listen.
+pub fn for_listening(address: &Multiaddr) -> Option<String> {
+    let by_number = matches!(address.iter().next(), Some(Protocol::Ip4(_) | Protocol::Ip6(_)));
+    let with_id = matches!(address.iter().last(), Some(Protocol::P2p(_)));
+    match (by_number, with_id) {
+        (true, false) => None,
+        (true, true) => Some("leave /p2p/ and the id away: a node listens under its own".into()),
+        (false, _) => {
+            let all = "/ip4/0.0.0.0/tcp/7400 is every address of this machine";
+            Some(format!("a node listens at a number, not at a name; {all}"))
+        }
+    }
 }
 
 fn of_socket(socket: SocketAddr) -> String {

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("cannot start threads: {error}"), 1),
+        Err(error) => return fail(&format!("cannot start threads: {}", starling_words::of(&error)), 1),
     };
     let result = runtime.block_on(async { service::run(&config, &mut std::io::stdout(), stopped()).await });
     // Connections end with the process; nothing here needs to be waited for.

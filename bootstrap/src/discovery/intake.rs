@@ -44,24 +44,28 @@ impl Discovery {
                 None
             }
             SwarmEvent::NewListenAddr { address, .. } => {
+                if addresses::route(&address) != Some(Route::Relayed) {
+                    self.own.insert(addresses::without_peer(&address));
+                }
                 Some(NetEvent::Listening { address: addresses::with_peer(&address, &self.me) })
             }
             SwarmEvent::ExpiredListenAddr { address, .. } => {
+                self.own.remove(&addresses::without_peer(&address));
                 Some(NetEvent::NotListening { address: addresses::with_peer(&address, &self.me), reason: None })
             }
             SwarmEvent::ListenerClosed { listener_id, addresses: closed, reason } => {
                 let now = self.now();
                 if let Some(relay) = self.relays.closed(listener_id, now) {
                     // The relay is asked again after a while.
-                    let why = reason.err().map_or_else(|| "it has ended".into(), |e| e.to_string());
+                    let why = reason.err().map_or_else(|| "it has ended".into(), |e| starling_words::of(&e));
                     tracing::info!(%relay, why, "no place on this relay");
                     return None;
                 }
                 let address = addresses::with_peer(closed.first()?, &self.me);
-                Some(NetEvent::NotListening { address, reason: reason.err().map(|e| e.to_string()) })
+                Some(NetEvent::NotListening { address, reason: reason.err().map(|e| starling_words::of(&e)) })
             }
             SwarmEvent::ListenerError { error, .. } => {
-                tracing::warn!(%error, "a listener has trouble");
+                tracing::warn!(error = starling_words::of(&error), "a listener has trouble");
                 None
             }
             SwarmEvent::NewExternalAddrCandidate { address } => {
@@ -139,7 +143,7 @@ impl Discovery {
         let why = match cause {
             None => "closed here".to_owned(),
             Some(ConnectionError::KeepAliveTimeout) => "nobody used it".to_owned(),
-            Some(ConnectionError::IO(error)) => untrusted::printable(&error.to_string()),
+            Some(ConnectionError::IO(error)) => reason::of_end(&error),
         };
         Some(NetEvent::Disconnected { peer, connection, last, why })
     }
@@ -215,7 +219,8 @@ impl Discovery {
             return None;
         }
         let fit = |a: &&Multiaddr| addresses::may_be_learned(a, is_local);
-        let listens: Vec<Multiaddr> = info.listen_addrs.iter().filter(fit).map(addresses::without_peer).collect();
+        let fit = info.listen_addrs.iter().filter(fit).map(addresses::without_peer);
+        let listens: Vec<Multiaddr> = fit.filter(|a| !self.own.contains(a)).collect();
         let now = self.now();
         let dht = &mut swarm.behaviour_mut().dht;
         dht.note_addresses(peer, &listens);

@@ -145,7 +145,25 @@ fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
     } else if ["eof", "reset", "closed", "negotiat", "handshake"].iter().any(|word| lower.contains(word)) {
         Reason::Broken
     } else {
-        Reason::Other(crate::untrusted::printable(&text))
+        Reason::Other(crate::untrusted::printable(&starling_words::of(error)))
+    }
+}
+
+/// What is said of a connection that the other side has ended.
+pub const CLOSED: &str = "it has closed the connection";
+
+/// Why a connection ended. A peer that stops, or whose process is killed, closes its connections without a word of
+/// TLS or of a stream's end: that is no error.
+pub fn of_end(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+    let text = error.to_string().to_lowercase();
+    match root_kind(error) {
+        Some(UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe) => CLOSED.to_owned(),
+        Some(TimedOut) => "the connection was lost: no answer in time".to_owned(),
+        // QUIC passes on only the text.
+        _ if text.contains("timed out") => "the connection was lost: no answer in time".to_owned(),
+        _ if ["closed", "reset", "eof"].iter().any(|word| text.contains(word)) => CLOSED.to_owned(),
+        _ => format!("the connection was lost: {}", crate::untrusted::printable(&starling_words::of(error))),
     }
 }
 
@@ -215,6 +233,16 @@ mod tests {
         assert_eq!(of_transport(&named, &unresolved), Reason::NoSuchName);
         let odd = TransportError::Other(io::Error::other("odd\x1b[2J"));
         assert_eq!(of_transport(&a, &odd), Reason::Other("odd?[2J".into()));
+    }
+
+    #[test]
+    fn the_end_of_a_peer_is_no_error() {
+        let eof = wrapped(io::ErrorKind::UnexpectedEof);
+        for ended in [eof, wrapped(io::ErrorKind::ConnectionReset), io::Error::other("closed by peer: 0")] {
+            assert_eq!(of_end(&ended), CLOSED, "{ended:?}");
+        }
+        assert_eq!(of_end(&wrapped(io::ErrorKind::TimedOut)), "the connection was lost: no answer in time");
+        assert_eq!(of_end(&io::Error::other("odd\x1b[2J")), "the connection was lost: odd?[2J");
     }
 
     #[test]

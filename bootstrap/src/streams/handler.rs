@@ -32,7 +32,7 @@ pub enum OpenError {
     Closed,
     #[error("the peer did not answer while the stream was being opened")]
     Timeout,
-    #[error("while the stream was being opened: {0}")]
+    #[error("while the stream was being opened: {}", starling_words::of(.0))]
     Io(#[from] std::io::Error),
 }
 

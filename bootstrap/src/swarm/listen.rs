@@ -26,7 +26,7 @@ pub enum ListenFailed {
     Forbidden { address: Multiaddr },
     #[error("cannot listen on {address}: it has to be /ip4/HOST/tcp/PORT or /ip4/HOST/udp/PORT/quic-v1 (or ip6)")]
     Unsupported { address: Multiaddr },
-    #[error("cannot listen on {address}: {reason}")]
+    #[error("cannot listen on {address}: {reason}; choose another address with --listen")]
     Other { address: Multiaddr, reason: String },
 }
 
@@ -101,6 +101,6 @@ fn explain(address: &Multiaddr, error: &io::Error) -> ListenFailed {
         Some(io::ErrorKind::AddrInUse) => ListenFailed::InUse { address },
         Some(io::ErrorKind::AddrNotAvailable) => ListenFailed::NotOurs { address },
         Some(io::ErrorKind::PermissionDenied) => ListenFailed::Forbidden { address },
-        _ => ListenFailed::Other { address, reason: crate::untrusted::printable(&error.to_string()) },
+        _ => ListenFailed::Other { address, reason: starling_words::of(error) },
     }
 }

@@ -116,3 +116,16 @@ async fn a_name_that_a_peer_told_does_not_open_this_machine() {
     assert_eq!(taken, 1, "it is dialed where it leads elsewhere");
     assert!(!allows(22) && allows(7400));
 }
+
+/// An address of this node may be told as anybody's: two homes have the same private addresses. A dial would lead here.
+#[tokio::test]
+async fn an_own_address_is_nobody_elses() {
+    let mut node = node(vec![], None, SwarmOptions::default());
+    let own = node.address().await;
+    // The one with the smaller id dials at once.
+    let peer = std::iter::repeat_with(PeerId::random).find(|peer| *peer > own.peer).expect("half of them are larger");
+    node.discovery.want(&mut node.swarm, peer, &[own.address], Origin::Ticket);
+    node.discovery.tick(&mut node.swarm);
+    let reasons: Vec<Reason> = node.discovery.troubles().into_iter().map(|trouble| trouble.reason).collect();
+    assert_eq!(reasons, [Reason::NoAddress]);
+}

@@ -29,7 +29,7 @@ pub enum DataError {
         "no corpus is named: give --data PATH (a file, a folder or a glob), or leave it out for the default corpus"
     )]
     NoSources,
-    #[error("{} does not exist: check the path given as corpus", path.display())]
+    #[error("{} does not exist: check the path of the text (--data, or data.sources in the run file)", path.display())]
     NotFound { path: PathBuf },
     #[error("{source_text} is remote, and only local files are read so far: download it and give its path")]
     Remote { source_text: String },
@@ -37,9 +37,12 @@ pub enum DataError {
     NoMatch { pattern: String },
     #[error("the glob {pattern} is malformed: {reason}")]
     BadGlob { pattern: String, reason: String },
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {}; check the path and its owner", path.display(), starling_words::of(source))]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("cannot unpack {}: {source}; it is damaged, incomplete or not what its name says", path.display())]
+    #[error(
+        "cannot unpack {}: {}; it is damaged, incomplete or not what its name says",
+        path.display(), starling_words::of(source)
+    )]
     Unpack { path: PathBuf, source: io::Error },
     #[error("{} is neither a file nor a folder, so it cannot be read twice: save its contents to a file", path.display())]
     NotAFile { path: PathBuf },
@@ -53,26 +56,26 @@ pub enum DataError {
     NoUsableFile { path: PathBuf },
     #[error("the corpus has more than {max} files: join them into fewer, larger ones")]
     TooManyFiles { max: usize },
-    #[error("{}:{line}: not a JSON object with a text: {reason}", path.display())]
+    #[error("{}:{line}: not a JSON object with a text: {reason}; mend the line, or leave it out", path.display())]
     Json { path: PathBuf, line: u64, reason: String },
-    #[error("{}:{line}: the object has no field {field:?}: name the text's field", path.display())]
+    #[error("{}:{line}: the object has no field {field:?}; name its text's field with data.field", path.display())]
     NoField { path: PathBuf, line: u64, field: String },
     #[error("{}:{line}: the line is longer than {max} bytes: split the document", path.display())]
     LineTooLong { path: PathBuf, line: u64, max: usize },
     #[error("{} changed while it was read: start again once it is complete", path.display())]
     Changed { path: PathBuf },
-    #[error("the corpus is empty: none of {} files holds any text", files)]
+    #[error("the corpus is empty: there is no text in {}; give other files", starling_words::count(files, "file"))]
     Empty { files: usize },
     #[error("the corpus holds {bytes} bytes of text; at least {min} are needed: give more text")]
     TooSmall { bytes: u64, min: u64 },
     #[error(
         "the corpus is too small for sequences of {seq_len} tokens: it gives {train} training and {validation} held-out \
-         sequences, and needs one of each: give more text or a shorter sequence"
+         sequences, and needs one of each: give more text, or a smaller model.seq_len"
     )]
     TooFewSequences { seq_len: usize, train: u64, validation: u64 },
-    #[error("the corpus needs more than {max} shards: bound it (data bytes_max) or give less text")]
+    #[error("the corpus needs more than {max} shards: bound it (data.bytes_max in the run file) or give less text")]
     TooManyShards { max: usize },
-    #[error("the held-out share is {share}; it must lie between 0.001 and 0.5")]
+    #[error("data.holdout is {share}: give the share of the text that is held out, from 0.001 to 0.5")]
     Holdout { share: f64 },
     #[error(
         "the default corpus (the sources of the crates that Starling is built from) is not at {}: give --data PATH, or \
@@ -80,11 +83,18 @@ pub enum DataError {
         looked.display()
     )]
     NoDefaultCorpus { looked: PathBuf },
-    #[error("the tokenizer {} cannot be used: {reason}", path.display())]
+    #[error(
+        "the tokenizer {} cannot be used: {reason}; data.tokenizer in the run file is `bytes`, or the path of a \
+         Hugging Face tokenizer.json",
+        path.display()
+    )]
     Tokenizer { path: PathBuf, reason: String },
     #[error("the tokenizer failed on a text: {reason}")]
     Encode { reason: String },
-    #[error("cannot {what} in the data cache {}: {source}", path.display())]
+    #[error(
+        "cannot {what} in the folder of tokenized text {}: {}; name another with --cache, or make room there",
+        path.display(), starling_words::of(source)
+    )]
     Cache { what: &'static str, path: PathBuf, source: io::Error },
     #[error("the data manifest is refused: {0}")]
     Manifest(#[from] ManifestError),
@@ -108,6 +118,42 @@ impl DataError {
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Cache { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+
+    /// Whether the text or the tokenizer that the user named is at fault, as opposed to this machine or a peer.
+    pub fn is_of_the_text(&self) -> bool {
+        match self {
+            Self::Cache { .. }
+            | Self::Manifest(_)
+            | Self::MissingShard { .. }
+            | Self::WrongShard { .. }
+            | Self::UnknownShard { .. }
+            | Self::OutOfRange { .. }
+            | Self::TokenOutOfVocab { .. } => false,
+            Self::NoSources
+            | Self::NotFound { .. }
+            | Self::Remote { .. }
+            | Self::NoMatch { .. }
+            | Self::BadGlob { .. }
+            | Self::Unreadable { .. }
+            | Self::Unpack { .. }
+            | Self::NotAFile { .. }
+            | Self::NotText { .. }
+            | Self::NoUsableFile { .. }
+            | Self::TooManyFiles { .. }
+            | Self::Json { .. }
+            | Self::NoField { .. }
+            | Self::LineTooLong { .. }
+            | Self::Changed { .. }
+            | Self::Empty { .. }
+            | Self::TooSmall { .. }
+            | Self::TooFewSequences { .. }
+            | Self::TooManyShards { .. }
+            | Self::Holdout { .. }
+            | Self::NoDefaultCorpus { .. }
+            | Self::Tokenizer { .. }
+            | Self::Encode { .. } => true,
+        }
     }
 
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -34,7 +34,7 @@ impl Default for CorpusOptions {
 
 impl CorpusOptions {
     /// Refuses options that cannot make a corpus.
-    pub(crate) fn validate(&self) -> Result<(), DataError> {
+    pub fn validate(&self) -> Result<(), DataError> {
         if self.sources.is_empty() {
             return Err(DataError::NoSources);
         }

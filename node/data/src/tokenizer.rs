@@ -104,7 +104,7 @@ impl Tokenizer {
         let bytes = read_bounded(path)?;
         let refuse = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let mut model = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| refuse(format!("it is not a Hugging Face tokenizer.json ({error})")))?;
+            .map_err(|error| refuse(format!("its content is of another form{}", place_of(error.as_ref()))))?;
         model.with_padding(None);
         model.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         model.set_encode_special_tokens(true);
@@ -184,16 +184,25 @@ fn encode_error(error: tokenizers::Error) -> DataError {
     DataError::Encode { reason: error.to_string() }
 }
 
+/// The place of a fault in JSON, if the error names one.
+fn place_of(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    match error.downcast_ref::<serde_json::Error>() {
+        Some(error) if error.line() > 0 => format!(" at line {}, column {}", error.line(), error.column()),
+        _ => String::new(),
+    }
+}
+
 fn read_bounded(path: &Path) -> Result<Vec<u8>, DataError> {
-    let metadata = fs::metadata(path).map_err(DataError::unreadable(path))?;
-    let refuse = |reason: &str| DataError::Tokenizer { path: path.to_owned(), reason: reason.to_owned() };
+    let refuse = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
+    let unreadable = |error: std::io::Error| refuse(starling_words::of(&error));
+    let metadata = fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(refuse("it is not a file: give the path of its tokenizer.json"));
+        return Err(refuse("it is not a file".to_owned()));
     }
     if metadata.len() > TOKENIZER_BYTES_MAX {
-        return Err(refuse("it is larger than 128 MiB"));
+        return Err(refuse("it is larger than 128 MiB".to_owned()));
     }
-    fs::read(path).map_err(DataError::unreadable(path))
+    fs::read(path).map_err(unreadable)
 }
 
 #[cfg(test)]
@@ -265,7 +274,8 @@ pub(crate) mod tests {
             assert!(error.contains(name), "{error}");
         }
         assert!(matches!(Tokenizer::from_file(folder.path()), Err(DataError::Tokenizer { .. })));
-        assert!(matches!(Tokenizer::from_file(&folder.path().join("gone")), Err(DataError::NotFound { .. })));
+        let gone = Tokenizer::from_file(&folder.path().join("gone")).unwrap_err().to_string();
+        assert!(gone.contains("gone cannot be used: no such file or folder; data.tokenizer"), "{gone}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Strangers are not among them; otherwise anybody could have itself dialed for ever. Only a node that has met no flock
 //! yet keeps in touch with all, since any peer may be a member. It forgets the strangers as soon as it knows the flock.
 
+use libp2p::Multiaddr;
+use starling_bootstrap::discovery::reason::Reason;
 use starling_bootstrap::source::Source;
 use starling_protocol::NodeId;
 use starling_protocol::limits::MEMBERS_MAX;
@@ -71,6 +73,15 @@ impl Acquaintances {
     /// Where the last connection of a node that is away led.
     pub fn last_source(&self, node: &NodeId) -> Option<Source> {
         self.met.get(node)?.source
+    }
+
+    /// Whether the machine at which a peer was last connected says that nothing listens there any more.
+    pub fn is_gone(&self, peer: &NodeId, failures: &[(Option<Multiaddr>, Reason)]) -> bool {
+        let last = self.last_source(peer);
+        let refused = |(address, reason): &(Option<Multiaddr>, Reason)| {
+            *reason == Reason::Refused && address.as_ref().map(Source::of) == last
+        };
+        last.is_some_and(|last| matches!(last, Source::Here | Source::Address(_))) && failures.iter().any(refused)
     }
 
     /// The node is not wanted any more.

@@ -7,6 +7,7 @@ use super::options::Verify;
 use super::queue::PeerSender;
 use super::reason::DownReason;
 use super::standing::{Rank, Standing};
+use starling_bootstrap::discovery::reason::CLOSED;
 use starling_bootstrap::framing::{FrameError, FrameReader};
 use starling_protocol::NodeId;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -51,8 +52,8 @@ impl Ear<'_> {
     ) -> Result<Vec<u8>, DownReason> {
         let bytes = match reader.next().await {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => return Err(DownReason::Lost("the peer closed the control stream".into())),
-            Err(FrameError::Io(error)) => return Err(DownReason::Lost(error.to_string())),
+            Ok(None) => return Err(DownReason::Lost(CLOSED.into())),
+            Err(FrameError::Io(error)) => return Err(DownReason::of(&error)),
             Err(error) => return Err(DownReason::Frame { label: error.reason(), what: error.to_string() }),
         };
         Ok(bytes)

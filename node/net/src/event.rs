@@ -37,8 +37,9 @@ pub enum NetEvent {
     ListenFailed { why: String },
     /// Other peers can probably reach this node at this address.
     ExternalAddress { address: Multiaddr },
-    /// No peer answered there, or another one did. The dial is tried again.
-    DialFailed { address: Option<Multiaddr>, why: String },
+    /// This peer did not answer there, or another one did. The dial is tried again. Told once until the peer has been
+    /// here, and counted after that ([`NetHandle::unreached`](super::NetHandle::unreached)).
+    DialFailed { peer: NodeId, address: Option<Multiaddr>, why: String },
     /// A direct connection to this peer came about with a relay's help.
     HolePunched { peer: NodeId },
     /// A relay has brought both peers together, and no direct connection came about. The two go on without each other,

@@ -9,6 +9,7 @@ use super::sessions::{Guests, Sessions};
 use super::standing::{Rank, Standing};
 use super::tally::FetchTally;
 use super::traffic::{Class, Counters, Metered, Traffic};
+use super::unreached::{Unreached, UnreachedPeer};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use libp2p::{Multiaddr, StreamProtocol};
 use rand::seq::SliceRandom;
@@ -54,6 +55,7 @@ pub struct NetHandle {
     pub(super) standing: Standing,
     pub(super) fetched: FetchTally,
     pub(super) names: PeerNames,
+    pub(super) unreached: Unreached,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
 
@@ -77,6 +79,11 @@ impl NetHandle {
             tracing::debug!(peer = %peer.short(), reason, "control message not sent");
             metrics::counter!("starling_control_unsent_total", "reason" => reason).increment(1);
         }
+    }
+
+    /// Peers that are dialed and do not answer, with the reasons and the counts.
+    pub fn unreached(&self) -> Vec<UnreachedPeer> {
+        self.unreached.list(tokio::time::Instant::now())
     }
 
     /// Peers with whom control messages can be exchanged, by ascending id.

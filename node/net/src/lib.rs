@@ -36,6 +36,7 @@ mod sessions;
 mod standing;
 mod tally;
 mod traffic;
+mod unreached;
 mod uplink;
 
 pub use bulk::BulkStream;
@@ -49,6 +50,7 @@ pub use reason::DownReason;
 pub use standing::INVITED_MAX;
 pub use tally::{FetchTally, Fetched};
 pub use traffic::{ByteCounts, Bytes, Counters};
+pub use unreached::UnreachedPeer;
 
 use libp2p::StreamProtocol;
 

@@ -15,12 +15,12 @@ use super::reason::refused;
 use super::sessions::{Ended, Fault, Guests, Role, SessionOffice, Sessions};
 use super::standing::{Rank, Standing};
 use super::traffic::Traffic;
+use super::unreached::Unreached;
 use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
 use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
-use starling_bootstrap::discovery::reason::Reason;
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::process::Process;
@@ -80,6 +80,7 @@ impl Network {
 
         let me = identity.node_id();
         let (addresses, told) = watch::channel(Vec::new());
+        let unreached = Unreached::default();
         let handle = NetHandle {
             me,
             commands,
@@ -90,6 +91,7 @@ impl Network {
             standing: standing.clone(),
             fetched: Default::default(),
             names: names.clone(),
+            unreached: unreached.clone(),
             addresses: told,
         };
         let task = SwarmTask {
@@ -111,6 +113,7 @@ impl Network {
             beacon: Beacon::new(Instant::now()),
             names,
             addresses,
+            unreached,
         };
         tokio::spawn(task.run(orders, endings, control));
         Ok((handle, received))
@@ -133,6 +136,7 @@ struct SwarmTask {
     beacon: Beacon,
     names: PeerNames,
     addresses: watch::Sender<Vec<Multiaddr>>,
+    unreached: Unreached,
 }
 
 impl SwarmTask {
@@ -277,6 +281,7 @@ impl SwarmTask {
             Some(Found::Connected { peer, address, punched, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
                     self.office.standing.came(node, Source::of(&address));
+                    self.unreached.reached(&node);
                     self.table.connected(node, address);
                     if punched {
                         self.tell_user(NetEvent::HolePunched { peer: node });
@@ -442,16 +447,19 @@ impl SwarmTask {
                 NetEvent::ListenFailed { why: format!("{address}: {why}") }
             }
             Found::Reachable { address } => NetEvent::ExternalAddress { address },
-            Found::DialFailed { peer, failures } => {
-                if let Some(peer) =
-                    peer.and_then(|peer| identity::node_id(&peer)).filter(|peer| self.is_gone(peer, &failures))
-                {
+            Found::DialFailed { peer: Some(id), failures } => {
+                let Some(peer) = identity::node_id(&id) else { return };
+                if self.acquaintances.is_gone(&peer, &failures) {
                     self.tell_user(NetEvent::PeerGone { peer });
                 }
-                for (address, reason) in failures {
-                    self.tell_user(NetEvent::DialFailed { address, why: reason.to_string() });
+                // Nobody misses the other addresses of a peer that is here.
+                if self.swarm.is_connected(&id) {
+                    return;
                 }
-                return;
+                let who = (peer, self.office.standing.rank(&peer) > Rank::Stranger);
+                let told = self.unreached.failed(who, &failures, &self.addresses.borrow(), Instant::now());
+                let Some(told) = told else { return };
+                told
             }
             Found::NoDirectWay { peer } => match identity::node_id(&peer) {
                 Some(peer) => NetEvent::NoDirectWay { peer },
@@ -464,15 +472,6 @@ impl SwarmTask {
             _ => return,
         };
         self.tell_user(told);
-    }
-
-    /// Whether the machine at which a peer was last connected says that nothing listens there any more.
-    fn is_gone(&self, peer: &NodeId, failures: &[(Option<Multiaddr>, Reason)]) -> bool {
-        let last = self.acquaintances.last_source(peer);
-        let refused = |(address, reason): &(Option<Multiaddr>, Reason)| {
-            *reason == Reason::Refused && address.as_ref().map(Source::of) == last
-        };
-        last.is_some_and(|last| matches!(last, Source::Here | Source::Address(_))) && failures.iter().any(refused)
     }
 
     fn tell_user(&self, event: NetEvent) {

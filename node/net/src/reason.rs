@@ -1,6 +1,8 @@
 //! The reasons for which sessions end, and the count of refusals.
 
 use super::options::Unfit;
+use starling_bootstrap::discovery::reason::of_end;
+use std::io;
 use std::time::Duration;
 
 /// Messages to one peer that wait to be written. A peer that lets it fill is cut off.
@@ -11,7 +13,8 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The reason why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
-    #[error("the connection was lost: {0}")]
+    /// A peer that stops closes its connection without a word, which is no error; so the text says what was lost.
+    #[error("{0}")]
     Lost(String),
     #[error("the peer opened a new control stream")]
     Replaced,
@@ -36,6 +39,11 @@ pub enum DownReason {
 }
 
 impl DownReason {
+    /// The end of a session whose stream failed.
+    pub(super) fn of(error: &io::Error) -> Self {
+        Self::Lost(of_end(error))
+    }
+
     /// The label of `starling_peer_down_total`.
     pub fn label(&self) -> &'static str {
         match self {

@@ -50,7 +50,7 @@ pub(super) enum OpeningError {
     Version(u16),
     #[error("these are not the bytes of a control stream")]
     Malformed,
-    #[error(transparent)]
+    #[error("{}", starling_words::of(.0))]
     Io(#[from] std::io::Error),
 }
 
@@ -183,7 +183,7 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
         };
         match timeout(WRITE_TIMEOUT, batch).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return DownReason::Lost(error.to_string()),
+            Ok(Err(error)) => return DownReason::of(&error),
             Err(_) => return DownReason::Stalled,
         }
     }

@@ -12,12 +12,12 @@ pub fn run(command: &ChainCommand) -> Result<ExitCode, Failure> {
     let home = home_of(node.run.as_deref(), node.home.as_deref())?;
     let written = open_at_rest(&home)?.export_chain(output).map_err(store_failure)?;
     println!(
-        "wrote records {} to {} to {}, with the state of record {} and {} updates since",
+        "wrote records {} to {} to {}, with the state of record {} and {} since",
         written.first,
         written.last,
         output.display(),
         written.state,
-        written.updates
+        starling_words::count(written.updates, "update")
     );
     Ok(ExitCode::SUCCESS)
 }

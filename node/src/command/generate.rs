@@ -33,8 +33,7 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     let device: DeviceChoice =
         args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let options = TrainerOptions { batch: 1, accumulate: 1, ..trainer_options(&checkpoint.spec.inner, 0) };
-    let mut trainer =
-        starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
+    let mut trainer = starling_kernels::open_trainer(&device, &model, &options)?;
     trainer.load(&checkpoint.state.theta)?;
 
     let mut tokens = tokenizer.encode(&args.prompt)?;

@@ -7,12 +7,16 @@ use crate::runtime::home_of;
 use crate::watch::names::{labelled, short};
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
-    running_homes,
+    Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status,
+    UnreachedStatus, ask, running_homes,
 };
 use anyhow::Context;
+use starling_words::count;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Peers that are dialed in vain, of which the text tells.
+const UNREACHED_SHOWN: usize = 8;
 
 /// Asks the node and prints its answer.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
@@ -90,6 +94,7 @@ fn text(status: &Status, verbose: bool) -> String {
         None => format!("now: {}\n", status.phase),
     };
     out += &members_text(&status.members);
+    out += &unreached_text(&status.unreached);
     for evidence in &status.evidence {
         let then = if evidence.revoked { "it is removed for good" } else { "it is to be removed" };
         out += &format!(
@@ -125,6 +130,17 @@ fn members_text(members: &[Member]) -> String {
         );
     }
     out
+}
+
+/// The peers that are dialed in vain, those that were dialed most first.
+fn unreached_text(peers: &[UnreachedStatus]) -> String {
+    let row = |peer: &UnreachedStatus| {
+        let (addresses, dials) = (count(peer.addresses, "address"), count(peer.dials, "attempt"));
+        format!("cannot reach {}: {} ({dials} at {addresses})\n", short(&peer.peer), peer.reason)
+    };
+    let more = peers.len().saturating_sub(UNREACHED_SHOWN);
+    let rest = if more > 0 { format!("and {} more (--json lists them)\n", count(more, "peer")) } else { String::new() };
+    peers.iter().take(UNREACHED_SHOWN).map(row).collect::<String>() + &rest
 }
 
 /// The lineages whose work is in the state, and the difference that waits to be merged.
@@ -215,6 +231,16 @@ mod tests {
              5e6f7a8b            voter    me     training          7  \n"
         );
         assert_eq!(members_text(&[]), "\n  node      role     link   phase        record  heard\n");
+    }
+
+    #[test]
+    fn peers_that_do_not_answer_are_counted() {
+        let (id, why) = ("0123456789", "no answer");
+        let peer = |dials| UnreachedStatus { peer: id.into(), reason: why.into(), addresses: 1, dials };
+        assert_eq!(unreached_text(&[]), "");
+        assert_eq!(unreached_text(&[peer(1)]), "cannot reach 01234567: no answer (1 attempt at 1 address)\n");
+        let many: Vec<_> = (0..10).map(peer).collect();
+        assert!(unreached_text(&many).ends_with("and 2 peers more (--json lists them)\n"), "{}", unreached_text(&many));
     }
 
     #[test]

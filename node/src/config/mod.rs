@@ -1,6 +1,7 @@
 //! Files that configure a node and a run. Both reject unknown keys and name the nearest right one.
 
 pub mod flock_tables;
+pub mod in_force;
 pub mod node_file;
 pub mod run_file;
 pub mod sync_table;

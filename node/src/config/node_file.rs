@@ -1,13 +1,15 @@
 //! `NODE.toml`: settings of this machine. Every key can be given on the command line instead.
 
 use crate::exit::{Code, Failure};
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use starling_bootstrap::config_file;
 use starling_bootstrap::untrusted::{self, NAME_CHARS_MAX};
 use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
 
-/// More network threads than this would only wait for each other.
+/// More training threads than this would only wait for each other.
+const THREADS_MAX: usize = 1024;
+/// The same for threads of the network.
 const NETWORK_THREADS_MAX: usize = 256;
 /// Bytes of a GiB.
 const GIB: f64 = (1u64 << 30) as f64;
@@ -120,11 +122,7 @@ impl Default for NodeFile {
 impl NodeFile {
     /// Reads a node file.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the node file {}", path.display()))
-            .map_err(|e| Failure::new(Code::Usage, e))?;
-        let file: Self =
-            starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))?;
+        let file: Self = config_file::load(path).map_err(|e| Failure::new(Code::Usage, e))?;
         if file.network_threads > NETWORK_THREADS_MAX {
             let why = format!(
                 "{}: network_threads is {}, at most {NETWORK_THREADS_MAX} make sense; 0 chooses by the machine's cores",
@@ -157,6 +155,24 @@ impl NodeFile {
     /// are told only the former.
     pub fn shown_name(&self) -> Option<String> {
         self.name.clone().or_else(|| untrusted::name(&sysinfo::System::host_name()?))
+    }
+
+    /// Refuses values that no machine can have, given in a file or by flags.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.threads > THREADS_MAX {
+            let why = format!(
+                "threads is {} (--threads, or the node file): at most {THREADS_MAX} make sense; 0 takes all cores",
+                self.threads
+            );
+            return Err(Failure::message(Code::Usage, why));
+        }
+        Ok(())
+    }
+
+    /// Threads for training on the CPU.
+    pub fn training_threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if self.threads > 0 { self.threads } else { cores() }
     }
 
     /// Threads that the network and averaging share.

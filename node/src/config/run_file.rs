@@ -6,8 +6,8 @@
 use super::flock_tables::{AdmissionTable, GRACE_S_MAX, JoinTable, PartitionTable, node_id};
 use super::sync_table::{SyncTable, table_or_mode};
 use crate::exit::{Code, Failure};
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use starling_bootstrap::config_file::{self, ConfigError};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::Digest;
@@ -49,6 +49,35 @@ pub struct RunFile {
     pub join: JoinTable,
     #[serde(default)]
     pub budget: BudgetTable,
+    /// The file itself, for complaints about its values.
+    #[serde(skip)]
+    pub written: Written,
+}
+
+/// A run file as it was read; nothing for one that was made otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    path: PathBuf,
+    text: String,
+}
+
+impl Written {
+    /// A complaint that begins with a key, with the line of that key.
+    fn line(&self, said: &str) -> String {
+        let key = said.split([' ', ':']).next().unwrap_or_default();
+        let line = config_file::line_of_key(&self.text, key).map(|line| format!("line {line}: "));
+        format!("{}{said}", line.unwrap_or_default())
+    }
+
+    /// The failure with the file's path, and the lines of the keys that it names.
+    fn place(&self, failure: &Failure) -> Failure {
+        let said = match failure.error.downcast_ref::<RunError>() {
+            Some(error) => error.problems.iter().map(|p| self.line(&p.to_string())).collect::<Vec<_>>().join("; "),
+            None => self.line(&failure.error.to_string()),
+        };
+        let path = if self.text.is_empty() { String::new() } else { format!("{}: ", self.path.display()) };
+        Failure::message(failure.code, format!("{path}{said}"))
+    }
 }
 
 /// `[model]`: a preset, with any size overridden.
@@ -205,14 +234,12 @@ mod defaults {
 impl RunFile {
     /// Reads and checks a run file. Paths in it become relative to its folder.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| {
-                format!(
-                    "cannot read the run file {}: check the path, or start from a copy of configs/run.toml",
-                    path.display()
-                )
-            })
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let text = config_file::read(path).map_err(|e| match e {
+            ConfigError::Unreadable { .. } => {
+                Failure::message(Code::Usage, format!("{e}, or start from a copy of configs/run.toml"))
+            }
+            e => Failure::new(Code::Usage, e),
+        })?;
         let mut file = Self::parse(&text, path)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();
@@ -224,7 +251,9 @@ impl RunFile {
 
     /// Parses the text of the run file at `path`; paths in it stay as they are written.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
-        starling_bootstrap::config_file::parse_with(text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))
+        let mut file: Self = config_file::parse_with(text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))?;
+        file.written = Written { path: path.to_path_buf(), text: text.to_owned() };
+        Ok(file)
     }
 
     /// The options with which the data crate prepares this run's text. `overrides` (from `--data`) replace the sources.
@@ -244,7 +273,10 @@ impl RunFile {
 
     /// The run's specification, once its data is known by digest.
     pub fn spec(&self, data: DataSpec, tokenizer_vocab: u32) -> Result<RunSpec, Failure> {
-        let usage = |message: String| Failure::message(Code::Usage, message);
+        self.unplaced_spec(data, tokenizer_vocab).map_err(|failure| self.written.place(&failure))
+    }
+
+    fn unplaced_spec(&self, data: DataSpec, tokenizer_vocab: u32) -> Result<RunSpec, Failure> {
         let creator = match &self.creator {
             Some(text) => Some(node_id("creator", text)?),
             None => None,
@@ -281,7 +313,7 @@ impl RunFile {
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
         };
-        spec.validate().map_err(|e| usage(format!("the run file is not valid: {}", self.as_written(e))))?;
+        spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)
     }
 
@@ -300,12 +332,17 @@ impl RunFile {
         RunError { problems: error.problems.into_iter().map(written).collect() }
     }
 
+    /// Refuses values with which no text can be prepared.
+    pub fn check_text(&self) -> Result<(), Failure> {
+        self.corpus(&[]).validate().map_err(|e| self.written.place(&Failure::from(e)))
+    }
+
     /// The manifest digest given in the file, if any.
     pub fn pinned_manifest(&self) -> Result<Option<Digest>, Failure> {
         let Some(text) = &self.data.manifest else { return Ok(None) };
-        Digest::from_hex(text)
-            .map(Some)
-            .ok_or_else(|| Failure::message(Code::Usage, format!("data.manifest = \"{text}\" is not 64 hex digits")))
+        let why = || format!("data.manifest = \"{text}\" is not 64 hex digits: take those that a node shows");
+        let wrong = || self.written.place(&Failure::message(Code::Usage, why()));
+        Digest::from_hex(text).map(Some).ok_or_else(wrong)
     }
 }
 
@@ -323,7 +360,7 @@ impl ModelTable {
             return Err(Failure::message(
                 Code::Usage,
                 format!(
-                    "the tokenizer has {tokenizer_vocab} tokens but model.vocab is {vocab}: raise model.vocab or leave it out"
+                    "model.vocab = {vocab} is less than the {tokenizer_vocab} tokens of the tokenizer: raise it, or leave it out"
                 ),
             ));
         }

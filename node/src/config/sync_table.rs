@@ -12,7 +12,7 @@ use std::fmt;
 /// The `k` of top-k if the file names none: one value of 64.
 const K_DEFAULT: u16 = 64;
 /// The engine whose members meet in pairs between two records.
-const GOSSIP: &str = "gossip";
+pub(super) const GOSSIP: &str = "gossip";
 /// Names of codecs.
 const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
 

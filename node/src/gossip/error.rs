@@ -6,7 +6,7 @@ use starling_protocol::codec::CodecError;
 /// Why an exchange came to nothing, so that this member goes on alone.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
-    #[error("it cannot be reached: {0}")]
+    #[error("it cannot be reached: {}", starling_words::of(.0))]
     Unreachable(std::io::Error),
     #[error("it is at a later exchange")]
     Ahead,

@@ -63,7 +63,7 @@ pub enum PeerFault {
     Unreachable(String),
     #[error("no stream from the member: {0}")]
     Silent(super::RouterError),
-    #[error("the stream to or from the member ended early: {0}")]
+    #[error("the stream to or from the member ended early: {}", starling_words::of(.0))]
     Lost(std::io::Error),
     #[error("a frame was refused: {0}")]
     Frame(#[from] FrameError),

@@ -303,9 +303,8 @@ impl Driver {
                 self.show(Event::Listening { address: address.to_string() });
                 Ok(())
             }
-            NetEvent::DialFailed { address, why } => {
-                let address = address.map_or_else(|| "a peer".into(), |a| a.to_string());
-                self.show(Event::DialFailed { address, reason: why });
+            NetEvent::DialFailed { peer, address, why } => {
+                self.show(Event::dial_failed(peer, address, why));
                 Ok(())
             }
             NetEvent::ListenFailed { why } => Err(Failure::message(Code::Refused, why)),

@@ -3,13 +3,16 @@
 use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
 use super::trainer::TrainerEvent;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
 use std::time::{Duration, Instant};
 
 /// Time for which a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// A loss of so many times that of guessing is that of a training which has diverged. A model that has hardly been
+/// trained is about as good as guessing.
+const DIVERGED: f64 = 2.0;
 /// Time that the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -28,10 +31,21 @@ impl Driver {
             self.farewell(queues, sequences > 0).await?;
         }
         self.residuals.save().await;
-        self.show(Event::Finished { reason: finish_reason(&finish) });
+        let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
+        let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
+        self.show(Event::Finished { reason });
         self.screen.close();
         self.net.shutdown().await;
-        Ok(finish)
+        match diverged {
+            Some(why) => Err(Failure::message(Code::Diverged, why)),
+            None => Ok(finish),
+        }
+    }
+
+    /// Why the model is of no use, if its last losses show that the training has diverged.
+    fn diverged(&self) -> Option<String> {
+        let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
+        diverged_text([self.gauges.loss, validation], self.spec.model.vocab)
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -59,6 +73,17 @@ impl Driver {
     }
 }
 
+/// The words for losses in nats per token that are far worse than guessing; none for others.
+fn diverged_text(losses: [Option<f64>; 2], vocab: u32) -> Option<String> {
+    let guessing = f64::from(vocab).ln();
+    let bad = |loss: &f64| loss.is_nan() || *loss > DIVERGED * guessing;
+    let loss = losses.into_iter().flatten().find(bad)?;
+    Some(format!(
+        "the run's budget is spent, and its training diverged: the loss is {loss:.1} nats per token, and guessing has \
+         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip, and start a new run"
+    ))
+}
+
 /// Why the node ended, for a person.
 fn finish_reason(finish: &Finish) -> String {
     match finish {
@@ -68,5 +93,25 @@ fn finish_reason(finish: &Finish) -> String {
             "identity in use: another process with this key was started before this one and is alive".into()
         }
         Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_worse_than_guessing_is_no_success() {
+        // Guessing among 256 tokens costs 5.5 nats, and a model that has hardly been trained a little more.
+        for fine in [[Some(5.7), None], [Some(1.2), Some(1.3)], [None, None]] {
+            assert_eq!(diverged_text(fine, 256), None);
+        }
+        for bad in [[Some(2246.0), None], [Some(1.0), Some(2246.0)]] {
+            let said = diverged_text(bad, 256).expect("it diverged");
+            for words in ["2246.0", "guessing has 5.5", "inner.lr"] {
+                assert!(said.contains(words), "`{words}` is missing in: {said}");
+            }
+        }
+        assert!(diverged_text([Some(f64::NAN), None], 256).is_some());
     }
 }

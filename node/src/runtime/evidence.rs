@@ -41,7 +41,7 @@ pub fn keep(store: &Store, against: NodeId, evidence: Option<Evidence>) -> anyho
 /// The evidence on disk; none, with a warning, if the file is damaged.
 pub fn load(store: &Store) -> Vec<Evidence> {
     read(store).map(|all| all.into_values().collect()).unwrap_or_else(|e| {
-        tracing::warn!("the evidence against other nodes is lost: {e:#}");
+        tracing::warn!("the evidence against other nodes is lost: {}", starling_words::of_chain(e.chain()));
         Vec::new()
     })
 }

@@ -43,6 +43,7 @@ mod replay;
 mod residuals;
 #[cfg(test)]
 pub(crate) mod sample_test;
+mod settings;
 mod setup;
 mod shards;
 mod snapshots;

@@ -42,7 +42,8 @@ pub fn restore(trainer: &mut dyn Trainer, store: &Store) -> anyhow::Result<bool>
         return Ok(true);
     }
     let mut file = Some(file);
-    trainer.write_moments(moments, &mut |piece| next_piece(&mut file, piece).map_err(|e| format!("{e:#}")))?;
+    let plain = |e: anyhow::Error| starling_words::of_chain(e.chain());
+    trainer.write_moments(moments, &mut |piece| next_piece(&mut file, piece).map_err(plain))?;
     Ok(true)
 }
 

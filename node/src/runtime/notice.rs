@@ -176,5 +176,6 @@ pub fn hold_text(hold: &Hold) -> String {
 
 /// The text for a node that waits because it has met no flock.
 pub fn seeking_text(peers: usize) -> String {
-    format!("no flock of this run met yet ({peers} peers of it connected); this node did not found one")
+    let peers = starling_words::count(peers, "peer");
+    format!("no flock of this run met yet ({peers} of it connected); this node did not found one")
 }

@@ -11,6 +11,7 @@ use super::mixing::pair_setting;
 use super::null::NullTrainer;
 use super::origin::Origin;
 use super::residuals::Residuals;
+use super::settings;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
@@ -25,8 +26,6 @@ use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
 use crate::watch::terminal;
 use anyhow::Context;
-use libp2p::Multiaddr;
-use starling_bootstrap::addresses::BootstrapList;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
@@ -48,15 +47,16 @@ const QUIET_LOGS: &str = "wgpu_hal=off";
 /// Runs `starling train`.
 pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let node = node_file(args)?;
+    let wanted = settings::Settings::of(args, &node)?;
     let origin = Origin::from_args(args)?;
     if args.print_config {
-        print!("{}", effective_config(&node, &origin)?);
+        print!("{}", settings::shown(args, &node, &origin)?);
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs(&node.log, QUIET_LOGS, || terminal::Log).map_err(telemetry_failure)?;
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    let finish = runtime.block_on(run(args, node, origin))?;
+    let finish = runtime.block_on(run(args, node, origin, wanted))?;
     // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
@@ -115,49 +115,8 @@ fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
     Ok(node)
 }
 
-fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure> {
-    let node_text = toml::to_string(node).context("cannot print the node file")?;
-    let run_text = match origin {
-        Origin::File(file) => {
-            // Settings that a start refuses are not in force.
-            text::check(file)?;
-            let mut file = RunFile::clone(file);
-            // The probation follows from the mode, and is worth showing.
-            file.admission.probation = Some(file.admission.probation());
-            toml::to_string(&file).context("cannot print the run file")?
-        }
-        Origin::Ticket(_, spec) => format!("# from the ticket\n# {spec:?}\n"),
-    };
-    Ok(format!("# node file\n{node_text}\n# run file\n{run_text}"))
-}
-
-fn addresses(texts: &[String], flag: &str) -> Result<Vec<Multiaddr>, Failure> {
-    let parse = |text: &String| {
-        text.parse().map_err(|e| {
-            Failure::message(Code::Usage, format!("{flag} {text}: not a multiaddr ({e}); try /ip4/0.0.0.0/tcp/7401"))
-        })
-    };
-    texts.iter().map(parse).collect()
-}
-
-fn lineage(text: &str) -> Result<Digest, Failure> {
-    let why = || {
-        format!(
-            "--adopt-lineage {text}: not the name of a lineage, which has 64 hex digits (`starling status` shows them)"
-        )
-    };
-    Digest::from_hex(text).ok_or_else(|| Failure::message(Code::Usage, why()))
-}
-
-async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish, Failure> {
-    // The user's settings are checked first, before anything is tokenized.
-    let listen = addresses(&node.listen, "--listen")?;
-    let advertise = addresses(&node.advertise, "--advertise")?;
-    let mut bootstrap =
-        BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
-    let adopt = args.adopt_lineage.as_deref().map(lineage).transpose()?;
-    let device: DeviceChoice =
-        node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings::Settings) -> Result<Finish, Failure> {
+    let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
     let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
     let alone = bootstrap.is_empty() && args.join.is_none();
@@ -175,7 +134,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         }
     };
     let spec_bytes = wire::encode_spec(&spec);
-    bind_run(&store, &spec, &spec_bytes)?;
+    bind_run(&store, &home, &spec, &spec_bytes)?;
     screen.fly(&spec.name, spec.budget.rounds, spec.budget.tokens);
 
     let model = model_config(&spec.model);
@@ -329,7 +288,7 @@ fn open_store(home: &Path, max_bytes: u64, alone: bool) -> Result<Store, Failure
 }
 
 /// Binds the folder to its run, for good.
-fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
+fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
     let bound = match store.run() {
         Some(bound) if bound.spec != spec_bytes => bound,
         _ => return store.bind_run(spec_bytes).map_err(store_failure),
@@ -339,7 +298,10 @@ fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Fail
     Err(Failure::message(
         Code::ConfigMismatch,
         format!(
-            "this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"
+            "{} belongs to another run, or to another version of this one ({differences}; here: now, there: in the \
+             folder): start it as before to go on with that run, or give this one a folder of its own with --home, or \
+             another name",
+            home.display()
         ),
     ))
 }
@@ -361,10 +323,8 @@ fn open_trainer(
     model: &ModelConfig,
     options: &TrainerOptions,
 ) -> Result<Box<dyn Trainer>, Failure> {
-    let open = |model: &ModelConfig| {
-        starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))
-    };
-    let Some(ms) = args.null_trainer else { return open(model) };
+    let open = |model: &ModelConfig| starling_kernels::open_trainer(device, model, options);
+    let Some(ms) = args.null_trainer else { return Ok(open(model)?) };
     model.validate()?;
     // The device alone is of interest, so it is opened with the smallest model: the run's may be too large to train.
     let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);

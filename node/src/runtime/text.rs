@@ -53,7 +53,7 @@ pub async fn prepare(
     let cache = cache.to_path_buf();
     let teller = screen.teller();
     let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&teller, p));
-    let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
+    let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")??;
     spec.data.manifest = dataset.manifest().digest();
     Ok((spec, Text::Here(Box::new(dataset))))
 }
@@ -61,6 +61,7 @@ pub async fn prepare(
 /// Checks every value of the run file. Returns the run's specification, whose manifest is zero until the text is known,
 /// and the manifest's digest if the file names one.
 pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
+    file.check_text()?;
     let tokenizer = Tokenizer::load(&tokenizer_choice(&file.data.tokenizer))?;
     let data = DataSpec { manifest: Digest::default(), tokenizer: tokenizer.digest() };
     Ok((file.spec(data, tokenizer.vocab())?, file.pinned_manifest()?))
@@ -83,7 +84,7 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
         Ok(Some(dataset)) => Ok(Text::Here(Box::new(dataset))),
         Ok(None) => Ok(Text::Elsewhere(digest)),
-        Err(e) => Err(data_failure(e)),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -112,20 +113,17 @@ pub async fn complete(
         tokio::select! {
             _ = &mut interrupted => return Err(Failure::message(Code::Refused, "interrupted while waiting for the run's text")),
             event = events.recv() => match event {
-                Some(event) if early.len() < EARLY_MAX => {
-                    if let NetEvent::DialFailed { address, why } = &event {
-                        let address = address.as_ref().map_or_else(|| "a peer".into(), ToString::to_string);
-                        screen.show(&Event::DialFailed { address, reason: why.clone() });
-                    }
-                    early.push(event);
+                Some(NetEvent::DialFailed { peer, address, why }) => {
+                    screen.show(&Event::dial_failed(peer, address, why));
                 }
+                Some(event) if early.len() < EARLY_MAX => early.push(event),
                 Some(_) => {}
                 None => return Err(Failure::message(Code::Refused, "the network stopped; see the log")),
             },
             Some((peer, manifest)) = search.answers.next() => {
                 search.asking.remove(&peer);
                 if let Some(manifest) = manifest {
-                    let dataset = Dataset::open(cache, &manifest).map_err(data_failure)?;
+                    let dataset = Dataset::open(cache, &manifest)?;
                     return Ok((dataset, early));
                 }
             }
@@ -193,7 +191,7 @@ async fn fetch_manifest(net: &NetHandle, peer: NodeId, digest: Digest) -> (NodeI
 
 fn show_progress(teller: &Teller, progress: PrepareProgress) {
     match progress {
-        PrepareProgress::Listing { files } => teller.progress(|| format!("looking for text: {files} files")),
+        PrepareProgress::Listing { files } => teller.progress(|| format!("looking for text: {}", starling_words::count(files, "file"))),
         PrepareProgress::Waiting => teller.progress(|| "another node of this machine prepares the text".into()),
         PrepareProgress::Checking { done, total } => {
             teller.progress(|| format!("checking the text: {done} of {total} pieces"));
@@ -205,12 +203,6 @@ fn show_progress(teller: &Teller, progress: PrepareProgress) {
         }
         _ => {}
     }
-}
-
-/// Problems with the text are for the user to solve, but for a full disk.
-fn data_failure(error: DataError) -> Failure {
-    let code = if error.is_disk_full() { Code::DiskFull } else { Code::Refused };
-    Failure::new(code, error)
 }
 
 #[cfg(test)]

@@ -4,8 +4,11 @@ use super::driver::Driver;
 use super::ledger::Job;
 use super::notice::{hold_text, seeking_text};
 use crate::exit::{Code, Failure};
+use crate::net::UnreachedPeer;
 use crate::watch::event::{Committed, Event, RoundTiming};
-use crate::watch::status::{Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status};
+use crate::watch::status::{
+    Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status, UnreachedStatus,
+};
 use starling_protocol::NodeId;
 use starling_protocol::codec::encoded_max;
 use starling_protocol::engine::io::Input;
@@ -95,6 +98,7 @@ impl Driver {
             offers: None,
             gossip: None,
             probation: self.probation_status(&head.record),
+            unreached: self.net.unreached().into_iter().map(unreached_row).collect(),
         };
         self.variants.show(&head.record, &mut status);
         status
@@ -197,6 +201,11 @@ impl Driver {
 fn bits_per_value(codec: Codec) -> f64 {
     const VALUES: usize = 4096;
     encoded_max(codec, VALUES) as f64 * 8.0 / VALUES as f64
+}
+
+fn unreached_row(unreached: UnreachedPeer) -> UnreachedStatus {
+    let UnreachedPeer { peer, reason, addresses, dials } = unreached;
+    UnreachedStatus { peer: peer.to_string(), reason, addresses, dials }
 }
 
 fn evidence_row(evidence: &EvidenceView) -> EvidenceStatus {

@@ -2,7 +2,9 @@
 //!
 //! Fields are only ever added. Ids are full hex; times are seconds since the Unix epoch.
 
+use libp2p::Multiaddr;
 use serde::Serialize;
+use starling_protocol::NodeId;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One line of `--json`.
@@ -75,7 +77,9 @@ pub enum Event {
     NoDirectWay {
         peer: String,
     },
+    /// A peer is dialed in vain: said once until it has been here, and counted in the status.
     DialFailed {
+        peer: String,
         address: String,
         reason: String,
     },
@@ -271,6 +275,14 @@ pub enum Event {
     Finished {
         reason: String,
     },
+}
+
+impl Event {
+    /// A peer that is dialed in vain.
+    pub fn dial_failed(peer: NodeId, address: Option<Multiaddr>, reason: String) -> Self {
+        let address = address.map_or_else(|| "any address".to_owned(), |address| address.to_string());
+        Self::DialFailed { peer: peer.to_string(), address, reason }
+    }
 }
 
 /// One peer of [`Event::Fetched`].

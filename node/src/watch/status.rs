@@ -109,6 +109,20 @@ pub struct Status {
     /// Why this node does not vote yet, in an open run with probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probation: Option<ProbationStatus>,
+    /// Peers that this node dials in vain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreached: Vec<UnreachedStatus>,
+}
+
+/// A peer that has not been reached since it was last here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UnreachedStatus {
+    pub peer: String,
+    /// Why the last dial failed.
+    pub reason: String,
+    /// Addresses that were tried.
+    pub addresses: usize,
+    pub dials: u64,
 }
 
 /// The conditions under which a learner becomes a voter.

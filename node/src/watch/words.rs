@@ -3,6 +3,7 @@
 use super::event::Event;
 use super::figures::{about, bytes, seconds};
 use super::names::{Names, short};
+use starling_words::count;
 
 /// A wait for newcomers is worth a line of its own from this time on, in seconds.
 const LONG_WAIT_S: f64 = 1.0;
@@ -86,7 +87,9 @@ fn text(event: &Event, names: &Names) -> Option<String> {
             "no direct way to {}: routers on both sides let nothing in; forward a port on one, and name it with --advertise",
             node(peer)
         ),
-        Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
+        Event::DialFailed { peer, address, reason } => {
+            format!("cannot reach {} at {address}: {reason}; it is tried again (`starling status` counts)", node(peer))
+        }
         Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
         Event::WaitedForNewcomers { seconds: s, .. } if *s < LONG_WAIT_S => return None,
         Event::WaitedForNewcomers { newcomers, seconds: s } => {
@@ -153,7 +156,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         }
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "the model's state" } else { "the updates" };
-            format!("fetching {what} up to record {seq} from {sources} peers")
+            format!("fetching {what} up to record {seq} from {}", count(*sources, "peer"))
         }
         Event::Fetching { bytes: n, of, seconds: s, left_s } => {
             let pace = bytes((*n as f64 / s.max(1e-3)) as u64);

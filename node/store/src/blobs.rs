@@ -219,7 +219,8 @@ impl Blobs {
             match fs::rename(&path, &aside) {
                 Ok(()) => out.push(aside),
                 Err(e) => {
-                    tracing::warn!(path = %path.display(), error = %e, "could not take out a file that nothing needs");
+                    let why = starling_words::of(&e);
+                    tracing::warn!(path = %path.display(), "could not take out a file that nothing needs: {why}");
                 }
             }
         }
@@ -253,7 +254,8 @@ impl Blobs {
     fn remove(&self, path: &Path) -> bool {
         let removed = fs::remove_file(path);
         if let Err(e) = &removed {
-            tracing::warn!(path = %path.display(), error = %e, "could not remove a file that is no longer needed");
+            let why = starling_words::of(e);
+            tracing::warn!(path = %path.display(), "could not remove a file that is no longer needed: {why}");
         }
         removed.is_ok()
     }

@@ -79,7 +79,7 @@ pub enum StoreError {
     OverBound { path: PathBuf, needed: u64, max: u64 },
     #[error("damaged on disk: {0}")]
     Damaged(Damage),
-    #[error("the data folder {path} belongs to another run ({here}, not {asked}); give this one its own with --data")]
+    #[error("the data folder {path} belongs to another run ({here}, not {asked}); give this one its own with --home")]
     OtherRun { path: PathBuf, here: Digest, asked: Digest },
     #[error("the data folder {path} is bound to no run yet; bind one first")]
     NoRun { path: PathBuf },
@@ -127,9 +127,9 @@ pub enum StoreError {
          start the node again: it compares what is there, and fetches from its peers what is not"
     )]
     Failed { why: String },
-    #[error("cannot {action} {path}: {source}; check the path, its owner and the disk")]
+    #[error("cannot {action} {path}: {}; check the path, its owner and the disk", starling_words::of(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("cannot {action} the database {path}: {source}")]
+    #[error("cannot {action} the database {path}: {}; check the disk", starling_words::plain(&source.to_string()))]
     Db { action: &'static str, path: PathBuf, source: rocksdb::Error },
 }
 

@@ -162,7 +162,8 @@ fn note<T>(path: &std::path::Path, found: Result<T, StoreError>) -> Result<T, St
     if let Err(StoreError::Damaged(damage)) = &found {
         tracing::warn!(%damage, "private state is damaged");
         if let Err(e) = fs::remove_file(path) {
-            tracing::warn!(path = %path.display(), error = %e, "could not remove damaged private state");
+            let why = starling_words::of(&e);
+            tracing::warn!(path = %path.display(), "could not remove damaged private state: {why}");
         }
     }
     found

@@ -69,7 +69,8 @@ impl Ballast {
             return;
         }
         if let Err(e) = self.fill() {
-            tracing::warn!(path = %self.path.display(), error = %e, "could not make the ballast file");
+            let why = starling_words::of(&e);
+            tracing::warn!(path = %self.path.display(), "could not make the ballast file: {why}");
             let _ = fs::remove_file(&self.path);
         }
     }

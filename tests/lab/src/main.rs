@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     match obey(&Cli::parse()) {
         Ok(code) => code,
         Err(why) => {
-            eprintln!("error: {why:#}");
+            eprintln!("starling-lab: {}", starling_words::of_chain(why.chain()));
             ExitCode::from(2)
         }
     }
@@ -126,8 +126,9 @@ fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
                 Request { paths: paths.clone(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: *quiet };
             let mut request = request;
             if let Err(why) = if *plain { Ok(()) } else { rights::acquire() } {
-                anyhow::ensure!(*or_plain, "{why:#}");
-                println!("the emulated network is SKIPPED: {why:#}");
+                let why = starling_words::of_chain(why.chain());
+                anyhow::ensure!(*or_plain, "{why}");
+                println!("the emulated network is SKIPPED: {why}");
                 request.plain = true;
             }
             Ok(ExitCode::from(u8::from(!run::run(&request)?)))

@@ -33,8 +33,9 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
         for file in scenario::files(path)? {
             let scenario = Scenario::load(&file)?;
             if let Err(why) = if scenario.needs_shim() { shim::available() } else { Ok(()) } {
-                anyhow::ensure!(path.is_dir(), "{} cannot be played: {why:#}", file.display());
-                println!("SKIPPED {}: {why:#}", scenario.name);
+                let why = starling_words::of_chain(why.chain());
+                anyhow::ensure!(path.is_dir(), "{} cannot be played: {why}", file.display());
+                println!("SKIPPED {}: {why}", scenario.name);
                 continue;
             }
             scenarios.push(scenario);

@@ -132,7 +132,7 @@ pub enum FetchError {
     Stalled(Duration),
     #[error("the answer came too slowly: {got} bytes in {after:?}")]
     Slow { got: u64, after: Duration },
-    #[error("the stream broke: {0}")]
+    #[error("the stream broke: {}", starling_words::of(.0))]
     Io(#[from] io::Error),
 }
 

@@ -120,7 +120,7 @@ pub enum ServeEnd {
     GaveWay,
     #[error(transparent)]
     Malformed(#[from] FetchWireError),
-    #[error(transparent)]
+    #[error("the stream broke: {}", starling_words::of(.0))]
     Io(#[from] io::Error),
 }
 

@@ -204,7 +204,8 @@ impl Worker {
             Job::Evidence { against, evidence } => {
                 // The evidence is shown and passed on even if the disk does not keep it.
                 if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
-                    tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
+                    let why = starling_words::of_chain(e.chain());
+                    tracing::warn!("the evidence against {} is not kept on disk: {why}", against.short());
                 }
                 None
             }
@@ -427,14 +428,7 @@ pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> 
 
 /// The exit code that a store's error leads to.
 pub fn store_failure(error: StoreError) -> Failure {
-    let code = match error.exit_code() {
-        3 => Code::ConfigMismatch,
-        4 => Code::StoreDamaged,
-        5 => Code::DiskFull,
-        6 => Code::IdentityInUse,
-        _ => Code::Refused,
-    };
-    Failure::new(code, error)
+    Failure::from(error)
 }
 
 #[cfg(test)]

@@ -58,13 +58,14 @@ impl Worker {
         match moments::restore(&mut *self.trainer, &self.store) {
             Ok(true) => tracing::debug!("restored the inner optimizer's moments"),
             Ok(false) => {}
-            Err(e) => tracing::warn!("the inner optimizer starts anew: {e:#}"),
+            Err(e) => tracing::warn!("the inner optimizer starts anew: {}", starling_words::of_chain(e.chain())),
         }
     }
 
     pub fn save(&mut self) {
         if let Err(e) = moments::save(&mut *self.trainer, &self.store) {
-            tracing::warn!("the inner optimizer's moments were not saved: {e:#}");
+            let why = starling_words::of_chain(e.chain());
+            tracing::warn!("the inner optimizer's moments were not saved: {why}");
         }
     }
 

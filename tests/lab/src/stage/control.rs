@@ -35,7 +35,7 @@ impl Control {
             let asked = read(&stream).and_then(|line| parse(&line, topology));
             let answer = match &asked {
                 Ok(fault) => json!({"ok": true, "fault": fault.what}),
-                Err(why) => json!({"ok": false, "why": format!("{why:#}")}),
+                Err(why) => json!({"ok": false, "why": starling_words::of_chain(why.chain())}),
             };
             // A client that has gone needs no answer.
             let _ = writeln!(&stream, "{answer}");

@@ -114,7 +114,7 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
         ids: vec![None; count],
     };
     if let Err(why) = stage.story() {
-        stage.diary.note(What::Trouble, None, None, &format!("{why:#}"));
+        stage.diary.note(What::Trouble, None, None, &starling_words::of_chain(why.chain()));
     }
     stage.close();
     let audits = stage.audits();
@@ -409,7 +409,7 @@ impl Stage<'_> {
             if self.cast.actors[node].starts == 0 || !self.cast.home(node).join("run.spec").exists() {
                 continue;
             }
-            let (ok, text) = self.cast.audit(node).unwrap_or_else(|why| (false, format!("{why:#}")));
+            let (ok, text) = self.cast.audit(node).unwrap_or_else(|why| (false, starling_words::of_chain(why.chain())));
             audits.push((self.cast.name(node).to_owned(), ok, text));
         }
         audits
