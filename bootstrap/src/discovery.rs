@@ -55,6 +55,8 @@ pub struct DiscoveryOptions {
     pub bootstrap: Vec<PeerAddress>,
     /// Name of the gossip topic that the swarm was built with.
     pub gossip: Option<String>,
+    /// Looks for the run's nodes without an announcement of its own: no peer could dial it.
+    pub hidden: bool,
     /// Varies the jitter of retries.
     pub seed: u64,
 }
@@ -86,7 +88,7 @@ impl Discovery {
             gate: swarm.behaviour().gate.gate().clone(),
             started: Instant::now(),
             dialer: Dialer::new(me, options.seed, Time(0)),
-            rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
+            rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)).hidden(options.hidden),
             observed: Observed::default(),
             relays: Relays::default(),
             ways: Ways::default(),

@@ -63,7 +63,13 @@ impl NetOptions {
 
     /// `seed` varies the jitter of retries.
     pub(super) fn discovery(&self, seed: u64) -> DiscoveryOptions {
-        DiscoveryOptions { run: Some(self.run), bootstrap: self.bootstrap.clone(), gossip: Some(self.topic()), seed }
+        DiscoveryOptions {
+            run: Some(self.run),
+            bootstrap: self.bootstrap.clone(),
+            gossip: Some(self.topic()),
+            hidden: self.listen.is_empty() && self.advertise.is_empty(),
+            seed,
+        }
     }
 }
 

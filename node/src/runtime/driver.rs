@@ -72,6 +72,8 @@ pub struct Settings {
     pub ticket: super::ticket::TicketMaker,
     /// The encoded admission ticket that this node shows; empty without one.
     pub admission: Vec<u8>,
+    /// The ports that the node keeps.
+    pub ports: super::ports::Ports,
 }
 
 /// The queues from which the driver takes events.
@@ -295,6 +297,7 @@ impl Driver {
                 Ok(())
             }
             NetEvent::Listening { address } => {
+                self.settings.ports.note(&address);
                 self.show(Event::Listening { address: address.to_string() });
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with the driver's result.
 
 mod afresh;
+mod again;
 mod alarm;
 mod arrival;
 mod background;
@@ -13,6 +14,7 @@ mod claims;
 mod contributions;
 mod device;
 mod difference;
+mod directions;
 mod disk;
 mod divergence;
 mod driver;
@@ -23,6 +25,7 @@ mod fetches;
 mod gauges;
 mod head;
 mod hearing;
+mod kept;
 mod ledger;
 mod matter;
 mod memory;
@@ -35,6 +38,7 @@ mod null;
 mod origin;
 mod outputs;
 mod pieces;
+mod ports;
 mod proof;
 mod reduction;
 mod replay;
@@ -58,4 +62,5 @@ mod view;
 
 pub use canonical::Canonical;
 pub use ledger::store_failure;
+pub use origin::read_ticket;
 pub use setup::{home_of, train};
