@@ -1,9 +1,9 @@
 //! Tickets: one short line of text with which a second machine joins a run.
 //!
 //! A ticket names a run by its digest, and peers that are likely to answer. A joiner fetches the run's specification
-//! from one of them and compares its digest, so nobody can lead it to another run than the ticket's. In a run that admits
-//! by ticket it also carries the creator's *admission ticket* ([`starling_protocol::admission`]), which members check and
-//! count: such a ticket must be handed on as carefully as a key.
+//! from one of them and compares its digest, so nobody can lead it to another run than the ticket's. In a run that
+//! admits by ticket it also carries the creator's *admission ticket* ([`starling_protocol::admission`]), which members
+//! check and count: such a ticket must be handed on as carefully as a key.
 //!
 //! After the word `starling2`, whose digit is the version, come letters of base64url without padding. Layout,
 //! little-endian:
@@ -61,7 +61,8 @@ const FIXED_BYTES: usize = HEAD_BYTES + 32 + 1 + CHECKSUM_BYTES;
 const ADMITS: u8 = 1;
 const MADE_OUT: u8 = 2;
 
-/// A ticket. Whether its admission is the creator's is known once the run's specification is: [`Ticket::admission_for`].
+/// A ticket. Whether its admission is the creator's is known once the run's specification is
+/// ([`Ticket::admission_for`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ticket {
     /// Digest of the run that the ticket leads to.

@@ -47,7 +47,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "ADDR|FILE")]
     pub bootstrap: Vec<String>,
     /// Ticket from `starling invite`, a file that holds one, or `-` for standard input: all that a second machine needs
-    #[arg(long, value_name = "TICKET|FILE|-", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TICKET|FILE|-")]
     pub join: Option<String>,
     /// Found a new flock even though bootstrap peers are given
     #[arg(long, conflicts_with = "join")]
@@ -136,9 +136,9 @@ pub struct RevokeArgs {
     /// The node that is to be shut out (64 hex digits)
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
-    /// The ticket that is to admit nobody any more, as `starling invite` printed it, a file that holds it, or `-`; nodes
-    /// that it has admitted stay
-    #[arg(long, value_name = "TICKET|FILE|-", allow_hyphen_values = true)]
+    /// The ticket that is to admit nobody any more, as `starling invite` printed it, a file that holds it, or `-`;
+    /// nodes that it has admitted stay
+    #[arg(long, value_name = "TICKET|FILE|-")]
     pub ticket: Option<String>,
     /// The node that the ticket is made out to, if it was made with --holder (64 hex digits)
     #[arg(long, value_name = "ID", conflicts_with = "id")]

@@ -10,9 +10,9 @@ const KEY_BYTES: usize = 32;
 /// Addresses of the inviter.
 const OWN_MAX: usize = 4;
 
-/// Chooses among the inviter's `own` addresses, best first, and those of the peers that it was given (`known`): the best
-/// one of each peer, and further ones of the inviter. The first goes in whatever room there is. A loopback address, which
-/// leads nowhere from another machine, goes in only if its peer has no other.
+/// Chooses among the inviter's `own` addresses, best first, and those of the peers that it was given (`known`): the
+/// best one of each peer, and further ones of the inviter. The first goes in whatever room there is. A loopback address,
+/// which leads nowhere from another machine, goes in only if its peer has no other.
 pub(super) fn choose(own: &[PeerAddress], known: &[PeerAddress], room: usize) -> Vec<PeerAddress> {
     let mine = own.first().map(|first| first.peer);
     let mut own = useful(own);
@@ -87,7 +87,8 @@ mod tests {
     fn each_host_comes_once_before_another_transport_and_well_known_peers_before_both() {
         let own = ["/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/10.0.0.1/tcp/1"].map(|a| at(1, a));
         let known = [at(2, "/ip4/192.0.2.2/tcp/2"), at(1, "/ip4/192.0.2.9/tcp/9")];
-        let all = ["/ip4/192.0.2.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.2/tcp/2"];
+        let all =
+            ["/ip4/192.0.2.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.2/tcp/2"];
         assert_eq!(shown(&choose(&own, &known, 1000)), all);
         assert_eq!(shown(&choose(&own, &known, 2 * 39 + 7)), [all[0], all[1], all[3]]);
         assert_eq!(shown(&choose(&own, &known, 2 * 39)), [all[0], all[3]]);

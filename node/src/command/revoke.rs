@@ -42,8 +42,8 @@ fn subject(args: &RevokeArgs, home: &Path) -> Result<Subject, Failure> {
     let creator = identity::load(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?.node_id();
     let signed = admission.ticket(&holder.unwrap_or(creator));
     if !signed.verify(&Ed25519Verifier, &ticket.run, &creator) {
-        let why = "--ticket: this node has not signed it: name the node that made it, and with --holder the one that it \
-                   is made out to";
+        let why = "--ticket: this node has not signed it: name the node that made it, and with --holder the one that \
+                   it is made out to";
         return Err(Failure::message(Code::Refused, why));
     }
     Ok(Subject::Ticket { grant: signed.grant(&ticket.run).to_string() })

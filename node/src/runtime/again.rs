@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// Name of the file in the node's folder.
 const FILE: &str = "start.toml";
 const HEADER: &str = "\
-# How this node was last started with --run or --join. `starling train --home DIR` alone starts it again so; flags win\n\
-# over what stands here.\n";
+# How this node was last started with --run or --join. `starling train --home DIR` alone starts it again so; flags\n\
+# win over what stands here.\n";
 
 /// The settings of a start. Paths in it are absolute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -123,7 +123,8 @@ mod tests {
         start.keep(home.path());
         let again = Again::of(home.path()).expect("it is there");
         assert_eq!((again.ticket.as_deref(), again.node.device.as_str()), (Some("starling2abc"), "cpu"));
-        assert_eq!((again.node.home.as_deref(), &again.node.bootstrap[..]), (Some(home.path()), &[text.to_owned()][..]));
+        assert_eq!(again.node.home.as_deref(), Some(home.path()));
+        assert_eq!(again.node.bootstrap, [text]);
         let here = std::env::current_dir().expect("a folder");
         assert_eq!(again.node.cache, Some(here.join("cache")));
         let data = again.run.expect("a run file").data;

@@ -49,8 +49,8 @@ pub async fn specification(ticket: &Ticket, bootstrap: Vec<PeerAddress>, mdns: b
     let found = ask(&net, &mut events, ticket).await;
     net.shutdown().await;
     wire::decode_spec(&found?).map_err(|error| {
-        let why = format!("the run of this ticket cannot be read by this release ({error}): run the release of its members");
-        Failure::message(Code::Refused, why)
+        let why = "the run of this ticket cannot be read by this release";
+        Failure::message(Code::Refused, format!("{why} ({error}): run the release of its members"))
     })
 }
 
@@ -99,7 +99,7 @@ async fn fetch(net: &NetHandle, peer: NodeId, run: Digest) -> (NodeId, Option<Ve
     let expected = Expect::of(&request);
     match net.fetch(peer, request, expected).await {
         Ok(spec) if wire::spec_digest(&spec) == run => return (peer, Some(spec)),
-        Ok(_) => tracing::warn!("{} sent the specification of another run than the ticket's; asking others", peer.short()),
+        Ok(_) => tracing::warn!("{} sent the specification of another run; asking others", peer.short()),
         Err(e) => tracing::debug!("{} does not give the run's specification: {e}", peer.short()),
     }
     (peer, None)
@@ -160,7 +160,8 @@ mod tests {
         let (node, address) = (NodeId([2; 32]), addresses[1].address.clone());
         let reached = PeerStatus { node, address, agent: String::new(), up: false, round_trip: None };
         let said = silence(&ticket, &NetStatus { peers: vec![reached], troubles: all[..1].to_vec() });
-        assert!(said.starts_with("peers of the ticket answer, and none of them knows") && said.contains("7401"), "{said}");
+        assert!(said.starts_with("peers of the ticket answer, and none of them knows"), "{said}");
+        assert!(said.contains("7401"), "{said}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

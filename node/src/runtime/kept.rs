@@ -1,4 +1,5 @@
-//! Small files of text in the node's folder that say how it was started. They may name what only their owner should read.
+//! Small files of text in the node's folder that say how it was started. Only their owner may read them: a start may
+//! hold a ticket.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

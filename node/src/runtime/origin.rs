@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn tickets_come_from_text_and_from_files() {
         let address = "/ip4/192.0.2.7/tcp/7400/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp";
-        let ticket = Ticket::new(Digest([7; 32]), &[address.parse().expect("an address")], &[], None).expect("a ticket");
+        let own = [address.parse().expect("an address")];
+        let ticket = Ticket::new(Digest([7; 32]), &own, &[], None).expect("a ticket");
         let text = ticket.to_string();
         let said = |text: &str| {
             read_ticket("--join", text).map_err(|failure| {

@@ -47,8 +47,8 @@ impl Ports {
                 return address;
             }
             tracing::warn!(
-                "port {port} of {asked}, which this node had before, is taken by another process: the node takes another \
-                 port, and tickets that name the old one no longer lead to it"
+                "port {port} of {asked}, which this node had before, is taken by another process: the node takes \
+                 another port, and tickets that name the old one no longer lead to it"
             );
             asked.clone()
         };

@@ -302,8 +302,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     .await
 }
 
-/// Keeps in the folder how the node was started, so that the folder alone is enough for the next start. A repeated start
-/// leaves what is there.
+/// Keeps in the folder how the node was started, so that the folder alone is enough for the next start. A repeated
+/// start leaves what is there.
 fn keep_start(args: &TrainArgs, node: &NodeFile, home: &Path, bootstrap: &[PeerAddress], origin: &Origin) {
     if args.run.is_none() && args.join.is_none() && Again::is_kept(home) {
         return;

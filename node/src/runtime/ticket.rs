@@ -104,7 +104,7 @@ mod tests {
             &identity,
             vec![starling_bootstrap::addresses::parse_with_peer(&at(known)).expect("an address")],
         );
-        let own = || vec![at(&identity.peer_id().to_string()).parse().expect("an address")];
+        let own = || -> Vec<Multiaddr> { vec![at(&identity.peer_id().to_string()).parse().expect("an address")] };
         let terms = [
             Terms { expires: 9, ..Terms::default() },
             Terms { uses: 1, ..Terms::default() },
@@ -130,7 +130,8 @@ mod tests {
             assert_eq!(shown.holder.map(|holder| holder.to_string()), terms.holder);
         }
         let foreign = spec_of(AdmissionMode::Ticket, Some(NodeId([7; 32])));
-        assert!(maker.make(&foreign, own(), &Terms::default()).is_err_and(|why| why.contains("only the run's creator")));
+        let refused = maker.make(&foreign, own(), &Terms::default());
+        assert!(refused.is_err_and(|why| why.contains("only the run's creator")));
         assert!(maker.make(&spec, Vec::new(), &Terms::default()).is_err_and(|why| why.contains("--advertise")));
     }
 }
