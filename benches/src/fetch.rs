@@ -80,6 +80,7 @@ fn options(source: impl FetchSource) -> Result<NetOptions> {
         bootstrap: Vec::new(),
         mdns: false,
         relay: false,
+        hidden: false,
         source: Arc::new(source),
         verify: None,
     })

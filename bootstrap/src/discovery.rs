@@ -43,6 +43,8 @@ pub use event::NetEvent;
 
 /// Pings that time out in a row before the connection is given up.
 const LOST_PINGS_MAX: u32 = 2;
+/// Addresses of one peer in an answer.
+const TOLD_MAX: usize = 8;
 /// The time for which a peer that speaks another protocol or version is left alone.
 const STRANGER_REST: Duration = Duration::from_secs(60);
 
@@ -214,6 +216,16 @@ impl Discovery {
     /// Peers that should be connected and are not, with the reasons: for status and logs.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.dialer.troubles(self.now())
+    }
+
+    /// Addresses at which those of these peers that are connected can be dialed, each one's best first.
+    pub fn ways_to(&self, swarm: &Swarm<Behaviour>, peers: BTreeSet<PeerId>) -> Vec<PeerAddress> {
+        let here = peers.into_iter().filter(|peer| swarm.is_connected(peer));
+        let ways = |peer: PeerId| {
+            let known = self.dialer.book().candidates(&peer, &[], TOLD_MAX);
+            known.into_iter().map(move |address| PeerAddress { peer, address })
+        };
+        here.flat_map(ways).collect()
     }
 
     /// The time to call [`Discovery::tick`], if no event comes before.

@@ -42,6 +42,7 @@ impl Liar {
             bootstrap: vec![split(&bootstrap.parse().expect("an address")).expect("of a peer")],
             mdns: false,
             relay: false,
+            hidden: false,
             source: Arc::new(NothingToFetch),
             verify: None,
         };

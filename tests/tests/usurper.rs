@@ -115,6 +115,7 @@ impl Stranger {
             bootstrap: vec![split(&bootstrap.parse().expect("an address")).expect("of a peer")],
             mdns: false,
             relay: false,
+            hidden: false,
             source: Arc::new(bait.clone()),
             verify: None,
         };
@@ -221,6 +222,7 @@ async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
         bootstrap: vec![split(&bootstrap.parse().expect("an address")).expect("of a peer")],
         mdns: false,
         relay: false,
+        hidden: false,
         source: Arc::new(Shared::default()),
         verify: None,
     };

@@ -114,6 +114,7 @@ async fn obey(index: usize, host: &str) -> Result<()> {
         bootstrap: Vec::new(),
         mdns: false,
         relay: false,
+        hidden: false,
         source: Arc::new(NothingToFetch),
         verify: None,
     };

@@ -24,6 +24,8 @@ pub struct NetOptions {
     pub mdns: bool,
     /// Relay for nodes that cannot be reached.
     pub relay: bool,
+    /// Only asks, and is soon gone: announces itself neither in the DHT nor by gossip.
+    pub hidden: bool,
     /// The source of peers' fetches.
     pub source: Arc<dyn FetchSource>,
     /// Checks control messages before they reach the node; without it they are passed on as they are.
@@ -46,8 +48,8 @@ pub struct Unfit {
 
 impl NetOptions {
     /// The gossip topic in which the run's nodes announce their addresses.
-    fn topic(&self) -> String {
-        format!("starling/1/{}", self.run)
+    fn topic(&self) -> Option<String> {
+        (!self.hidden).then(|| format!("starling/1/{}", self.run))
     }
 
     pub(super) fn swarm(&self) -> SwarmOptions {
@@ -56,7 +58,7 @@ impl NetOptions {
             advertise: self.advertise.clone(),
             mdns: self.mdns,
             relay_server: self.relay,
-            gossip: Some(self.topic()),
+            gossip: self.topic(),
             ..SwarmOptions::default()
         }
     }
@@ -66,8 +68,8 @@ impl NetOptions {
         DiscoveryOptions {
             run: Some(self.run),
             bootstrap: self.bootstrap.clone(),
-            gossip: Some(self.topic()),
-            hidden: self.listen.is_empty() && self.advertise.is_empty(),
+            gossip: self.topic(),
+            hidden: self.hidden,
             seed,
         }
     }

@@ -7,6 +7,7 @@ use crate::net::fetch::{Expect, FetchRequest, NothingToFetch};
 use crate::net::{NetEvents, NetHandle, NetOptions, NetStatus, Network};
 use futures::future::FutureExt;
 use futures::stream::StreamExt;
+use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::dialer::Trouble;
 use starling_bootstrap::identity::{self, Identity};
@@ -26,22 +27,28 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Addresses that are named in words.
 const SHOWN_MAX: usize = 4;
 
-/// Fetches the specification of the ticket's run; `bootstrap` are further peers to begin with.
+/// Fetches the specification of the ticket's run; `bootstrap` are further peers to begin with. The question listens at
+/// `listen`, on free ports, so that routers treat it as they treat a node.
 ///
-/// The question comes from a key of its own, made for it: the node's own key lies in the node's folder, whose default
-/// place is known once the run's name is. Nobody can dial that key, so the network does not announce it.
+/// It comes from a key of its own, made for it: the node's own key lies in the node's folder, whose default place is
+/// known once the run's name is. The network does not announce that key, which is soon gone.
 ///
 /// # Errors
 /// In words for the user: nobody answers, or the run is one of another release.
-pub async fn specification(ticket: &Ticket, bootstrap: Vec<PeerAddress>, mdns: bool) -> Result<RunSpec, Failure> {
+pub async fn specification(
+    ticket: &Ticket,
+    bootstrap: Vec<PeerAddress>,
+    (listen, mdns): (Vec<Multiaddr>, bool),
+) -> Result<RunSpec, Failure> {
     let identity = Identity::generate().map_err(|e| Failure::new(Code::Refused, e))?;
     let options = NetOptions {
         run: ticket.run,
-        listen: Vec::new(),
+        listen,
         advertise: Vec::new(),
         bootstrap: ticket.addresses.iter().cloned().chain(bootstrap).collect(),
         mdns,
         relay: false,
+        hidden: true,
         source: Arc::new(NothingToFetch),
         verify: None,
     };
@@ -153,13 +160,14 @@ mod tests {
         let addresses = vec![at(1, 7401), at(2, 7402)];
         let ticket = Ticket { run: Digest([7; 32]), addresses: addresses.clone(), admission: None };
         let all: Vec<Trouble> = addresses.iter().map(trouble).chain([trouble(&at(3, 7403))]).collect();
-        let nobody = NetStatus { peers: Vec::new(), troubles: all.clone() };
+        let nobody = NetStatus { troubles: all.clone(), ..NetStatus::default() };
         let said = silence(&ticket, &nobody);
         assert!(said.starts_with("nobody answers at the ticket's addresses (/ip4/127.0.0.1/tcp/7401: "), "{said}");
         assert!(said.contains("7402") && !said.contains("7403"), "{said}");
         let (node, address) = (NodeId([2; 32]), addresses[1].address.clone());
         let reached = PeerStatus { node, address, agent: String::new(), up: false, round_trip: None };
-        let said = silence(&ticket, &NetStatus { peers: vec![reached], troubles: all[..1].to_vec() });
+        let some = NetStatus { peers: vec![reached], troubles: all[..1].to_vec(), ..NetStatus::default() };
+        let said = silence(&ticket, &some);
         assert!(said.starts_with("peers of the ticket answer, and none of them knows"), "{said}");
         assert!(said.contains("7401"), "{said}");
     }
@@ -180,6 +188,7 @@ mod tests {
                 bootstrap: Vec::new(),
                 mdns: false,
                 relay: false,
+                hidden: false,
                 source: Arc::new(Serves(spec)),
                 verify: None,
             };
@@ -193,7 +202,7 @@ mod tests {
             kept.push((net, events));
         }
         let ticket = Ticket { run, addresses, admission: None };
-        let found = specification(&ticket, Vec::new(), false).await.map_err(|failure| failure.error.to_string());
+        let found = specification(&ticket, Vec::new(), (Vec::new(), false)).await.map_err(|failure| failure.error.to_string());
         assert_eq!(found, Ok(starling_protocol::sample::spec()));
     }
 

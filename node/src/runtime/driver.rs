@@ -184,10 +184,10 @@ impl Driver {
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                Some((question, reply)) = queues.questions.recv() => {
+                Some(asked) = queues.questions.recv() => {
                     // A tick first: the engine's view is as old as its last input.
                     self.feed(Input::Tick).await?;
-                    let _ = reply.send(self.answer(question));
+                    self.answer(asked);
                 }
                 () = alarm.rings(self.wake_at()) => {
                     self.show_lasting_wait();

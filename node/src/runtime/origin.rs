@@ -2,6 +2,7 @@
 
 use super::again::Again;
 use super::directions;
+use super::ports::any_port;
 use crate::cli::TrainArgs;
 use crate::config::node_file::{self, NodeFile};
 use crate::config::run_file::RunFile;
@@ -61,7 +62,8 @@ impl Asked {
             (None, Some(spec), _) => RunSource::Spec(spec),
             (None, None, Some(ticket)) => {
                 let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
-                let spec = directions::specification(ticket, bootstrap.into_peers(), node.mdns).await?;
+                let listen = node.listen.iter().filter_map(|text| text.parse().ok()).map(|at| any_port(&at)).collect();
+                let spec = directions::specification(ticket, bootstrap.into_peers(), (listen, node.mdns)).await?;
                 RunSource::Spec(Box::new(spec))
             }
             (None, None, None) => {

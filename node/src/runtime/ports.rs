@@ -105,6 +105,11 @@ fn holds(asked: &Multiaddr, address: &Multiaddr) -> bool {
     ip_of(asked).is_some_and(|ip| ip.is_unspecified() || Some(ip) == ip_of(address))
 }
 
+/// The address with a port that the system chooses.
+pub fn any_port(address: &Multiaddr) -> Multiaddr {
+    with_port(address, 0)
+}
+
 fn with_port(address: &Multiaddr, port: u16) -> Multiaddr {
     let placed = address.iter().map(|part| match part {
         Protocol::Tcp(_) => Protocol::Tcp(port),

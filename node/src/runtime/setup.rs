@@ -181,9 +181,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let (spec, text) = match &origin.run {
         RunSource::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
-        RunSource::Spec(spec) => {
-            (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?)
-        }
+        RunSource::Spec(spec) => (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?),
     };
     let admission = origin.admission(&spec, &identity.node_id())?;
     let spec_bytes = wire::encode_spec(&spec);
@@ -220,6 +218,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         bootstrap,
         mdns: node.mdns,
         relay: node.relay,
+        hidden: false,
         source: serving.clone(),
         verify: Some(hearing::verify(spec.digest(), identity.node_id())),
     };

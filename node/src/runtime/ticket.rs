@@ -10,6 +10,7 @@ use starling_protocol::run::{AdmissionMode, RunSpec};
 use starling_protocol::{Digest, NodeId};
 
 /// Signs tickets with this node's key.
+#[derive(Clone)]
 pub struct TicketMaker {
     identity: Identity,
     known: Vec<PeerAddress>,
@@ -21,23 +22,29 @@ impl TicketMaker {
         Self { identity: identity.clone(), known }
     }
 
-    /// A ticket with these addresses of this node's, and those of the peers that it was given. In a run that admits by
-    /// ticket it carries the creator's signed terms, which members check and count; in any other run it only leads to
-    /// the flock.
+    /// A ticket with these addresses of this node's, those of the peers that it was given, and those of `members`, as far
+    /// as there is room. In a run that admits by ticket it carries the creator's signed terms, which members check and
+    /// count; in any other run it only leads to the flock.
     ///
     /// # Errors
     /// A text for people, if the node may not invite or has no address that another machine could use.
-    pub fn make(&self, spec: &RunSpec, addresses: Vec<Multiaddr>, terms: &Terms) -> Result<String, String> {
+    pub fn make(
+        &self,
+        spec: &RunSpec,
+        (own, members): (&[Multiaddr], Vec<PeerAddress>),
+        terms: &Terms,
+    ) -> Result<String, String> {
         if spec.creator.is_some_and(|creator| creator != self.identity.node_id()) {
             return Err("only the run's creator may invite: run `starling invite` on its node".into());
         }
-        if addresses.is_empty() {
+        if own.is_empty() {
             return Err(
                 "this node has no address yet that others could reach: wait a moment, or give --advertise".into()
             );
         }
         let admission = self.admission(spec, terms)?;
-        Ticket::new(spec.digest(), &addresses, &self.known, admission).map(|t| t.to_string()).map_err(|e| e.to_string())
+        let known: Vec<PeerAddress> = self.known.iter().cloned().chain(members).collect();
+        Ticket::new(spec.digest(), own, &known, admission).map(|t| t.to_string()).map_err(|e| e.to_string())
     }
 
     /// Shuts a node or a ticket out of the run.
@@ -89,6 +96,8 @@ mod tests {
     use starling_protocol::run::AdmissionSpec;
     use starling_protocol::{sample, wire};
 
+    const MEMBER: &str = "12D3KooWH3uVF6wv47WnArKHk5p6cvgCJEb74UTmxztmQDc298L3";
+
     fn spec(mode: AdmissionMode, creator: Option<NodeId>) -> RunSpec {
         let spec = sample::spec();
         RunSpec { creator, admission: AdmissionSpec { mode, ..spec.admission }, ..spec }
@@ -104,7 +113,8 @@ mod tests {
             &identity,
             vec![starling_bootstrap::addresses::parse_with_peer(&at(known)).expect("an address")],
         );
-        let own = || -> Vec<Multiaddr> { vec![at(&identity.peer_id().to_string()).parse().expect("an address")] };
+        let own: [Multiaddr; 1] = [at(&identity.peer_id().to_string()).parse().expect("an address")];
+        let make = |spec: &RunSpec, terms: &Terms| maker.make(spec, (&own, Vec::new()), terms);
         let terms = [
             Terms { expires: 9, ..Terms::default() },
             Terms { uses: 1, ..Terms::default() },
@@ -112,26 +122,29 @@ mod tests {
         ];
         for mode in [AdmissionMode::Open, AdmissionMode::List] {
             let spec = spec(mode, None);
-            let plain = maker.make(&spec, own(), &Terms::default()).expect("a ticket");
+            let plain = make(&spec, &Terms::default()).expect("a ticket");
             let ticket: Ticket = plain.parse().expect("it parses");
             assert_eq!((ticket.run, ticket.addresses.len(), ticket.admission), (spec.digest(), 2, None));
             for terms in &terms {
-                let why = maker.make(&spec, own(), terms).expect_err("nobody could hold its holder to them");
+                let why = make(&spec, terms).expect_err("nobody could hold its holder to them");
                 assert!(why.contains("--expires") && why.contains("admission.mode = \"ticket\""), "{why}");
             }
         }
         let spec_of = spec;
         let spec = spec(AdmissionMode::Ticket, Some(me));
         for terms in &terms {
-            let ticket: Ticket = maker.make(&spec, own(), terms).expect("a ticket").parse().expect("it parses");
+            let ticket: Ticket = make(&spec, terms).expect("a ticket").parse().expect("it parses");
             let shown = ticket.admission_for(&spec, &me).expect("it admits");
             let shown = wire::decode_ticket(&shown).expect("it decodes");
             assert_eq!((shown.expires, shown.uses), (terms.expires, terms.uses));
             assert_eq!(shown.holder.map(|holder| holder.to_string()), terms.holder);
         }
+        let member = starling_bootstrap::addresses::parse_with_peer(&at(MEMBER)).expect("an address");
+        let with_members = maker.make(&spec, (&own, vec![member.clone()]), &Terms::default()).expect("a ticket");
+        assert!(with_members.parse::<Ticket>().expect("it parses").addresses.contains(&member));
         let foreign = spec_of(AdmissionMode::Ticket, Some(NodeId([7; 32])));
-        let refused = maker.make(&foreign, own(), &Terms::default());
+        let refused = make(&foreign, &Terms::default());
         assert!(refused.is_err_and(|why| why.contains("only the run's creator")));
-        assert!(maker.make(&spec, Vec::new(), &Terms::default()).is_err_and(|why| why.contains("--advertise")));
+        assert!(maker.make(&spec, (&[], Vec::new()), &Terms::default()).is_err_and(|why| why.contains("--advertise")));
     }
 }

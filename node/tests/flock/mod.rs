@@ -43,6 +43,7 @@ pub fn options(listen: &[Multiaddr], bootstrap: &[&Node], source: impl FetchSour
         bootstrap: bootstrap.iter().map(|node| split(&node.address).unwrap()).collect(),
         mdns: false,
         relay: false,
+        hidden: false,
         source: Arc::new(source),
         verify: None,
     }
