@@ -5,6 +5,7 @@ use starling_bootstrap::ticket::Ticket;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -144,6 +145,15 @@ fn a_ticket_outlives_a_restart_of_its_inviter() {
     let mut first = flock.node("first", &again).expect("a node");
     let listening = first.wait(LIMIT, "listening", |_| true).expect("it listens");
     assert_eq!(listening["address"], named[0], "it has kept its port");
+
+    // Another process takes the port. The well-known peer still leads from the ticket to the node.
+    first.kill();
+    let port: u16 = named[0].split('/').nth(4).and_then(|port| port.parse().ok()).expect("a port");
+    let thief = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
+    let mut first = flock.node("first", &again).expect("a node");
+    let listening = first.wait(LIMIT, "listening", |_| true).expect("it listens elsewhere");
+    assert_ne!(listening["address"], named[0]);
+    drop(thief);
     let by_ticket = NodeOptions { ticket: Some(text.clone()), ..NodeOptions::small(false) };
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 2).expect("the guest contributes");

@@ -10,9 +10,9 @@ const KEY_BYTES: usize = 32;
 /// Addresses of the inviter.
 const OWN_MAX: usize = 4;
 
-/// Chooses among the inviter's `own` addresses, best first, and those of the peers that it was given (`known`): the
-/// best one of each peer, and further ones of the inviter. The first goes in whatever room there is. A loopback address,
-/// which leads nowhere from another machine, goes in only if its peer has no other.
+/// Chooses among the inviter's `own` addresses, best first, and those of the peers that it knows (`known`): the best one
+/// of each peer, and further ones of the inviter. The first goes in whatever room there is. A loopback address, which
+/// leads nowhere from another machine, goes in only if its peer has no other.
 pub(super) fn choose(own: &[PeerAddress], known: &[PeerAddress], room: usize) -> Vec<PeerAddress> {
     let mine = own.first().map(|first| first.peer);
     let mut own = useful(own);

@@ -146,9 +146,7 @@ fn a_run_that_admits_by_ticket_needs_its_creators_word() {
     let spec = spec_of(AdmissionMode::Ticket);
     let run = spec.digest();
     let with = |admission| Ticket::new(run, &own(&["/ip4/192.0.2.7/tcp/1"]), &[], admission).unwrap();
-    let shown = |ticket: &Ticket, me: &NodeId| {
-        ticket.to_string().parse::<Ticket>().unwrap().admission_for(&spec, me)
-    };
+    let shown = |ticket: &Ticket, me: &NodeId| ticket.to_string().parse::<Ticket>().unwrap().admission_for(&spec, me);
 
     let made_out = with(Some(admission(&creator, &run, Some(holder))));
     let bytes = shown(&made_out, &holder).unwrap();

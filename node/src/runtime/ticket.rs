@@ -22,9 +22,9 @@ impl TicketMaker {
         Self { identity: identity.clone(), known }
     }
 
-    /// A ticket with these addresses of this node's, those of the peers that it was given, and those of `members`, as far
-    /// as there is room. In a run that admits by ticket it carries the creator's signed terms, which members check and
-    /// count; in any other run it only leads to the flock.
+    /// A ticket with these addresses of this node's, those of the peers that it was given, and those of `members`, as
+    /// far as there is room. In a run that admits by ticket it carries the creator's signed terms, which members check
+    /// and count; in any other run it only leads to the flock.
     ///
     /// # Errors
     /// A text for people, if the node may not invite or has no address that another machine could use.
