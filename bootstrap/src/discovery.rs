@@ -99,8 +99,8 @@ impl Discovery {
             lost_pings: BTreeMap::new(),
             companions: BTreeSet::new(),
         };
-        if swarm.external_addresses().next().is_some() {
-            // The user says that this node is reachable there.
+        if swarm.external_addresses().next().is_some() || options.hidden {
+            // The user says that this node is reachable there, or nobody is to reach it.
             discovery.relays.reached();
         }
         for peer in options.bootstrap {

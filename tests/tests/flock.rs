@@ -4,7 +4,7 @@ use serde_json::Value;
 use starling_bootstrap::ticket::Ticket;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -100,6 +100,8 @@ fn the_killed_are_left_behind_and_come_back() {
 
     // The guest has nothing but a ticket: no run file, no text, an empty disk.
     let ticket = flock.invite("node-1").expect("a ticket");
+    let named: BTreeSet<_> = ticket.parse::<Ticket>().expect("a ticket").addresses.iter().map(|of| of.peer).collect();
+    assert!(named.len() == 3 && ticket.len() <= 260, "the node, its well-known peer, and a member: {ticket}");
     let by_ticket = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 4).expect("the guest contributes");

@@ -24,7 +24,7 @@ pub struct NetOptions {
     pub mdns: bool,
     /// Relay for nodes that cannot be reached.
     pub relay: bool,
-    /// Only asks, and is soon gone: announces itself neither in the DHT nor by gossip.
+    /// Only asks, and is soon gone: announces itself neither in the DHT nor by gossip, and answers no DHT questions.
     pub hidden: bool,
     /// The source of peers' fetches.
     pub source: Arc<dyn FetchSource>,
@@ -57,6 +57,7 @@ impl NetOptions {
             listen: self.listen.clone(),
             advertise: self.advertise.clone(),
             mdns: self.mdns,
+            dht_server: !self.hidden,
             relay_server: self.relay,
             gossip: self.topic(),
             ..SwarmOptions::default()
