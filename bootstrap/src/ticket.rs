@@ -140,11 +140,11 @@ impl Admission {
 }
 
 impl Ticket {
-    /// A ticket with addresses of the inviter, best first, and of the peers that it was given: as many as fit into
-    /// [`TICKET_CHARS`], and at least one. All end in `/p2p/PEER`.
+    /// A ticket with addresses of the inviter, which end in `/p2p/PEER`, and of the peers that it knows, best first: as
+    /// many as fit into [`TICKET_CHARS`], and at least one.
     ///
     /// # Errors
-    /// [`TicketError::NoAddress`] if the inviter has no address that fits into a ticket.
+    /// [`TicketError::NoAddress`] if none of them can be in a ticket.
     pub fn new(
         run: Digest,
         own: &[Multiaddr],

@@ -58,6 +58,10 @@ impl Ports {
     /// The node listens at this address: keeps its port, if the system chose it.
     pub fn note(&mut self, address: &Multiaddr) {
         let Some(port) = port_of(address) else { return };
+        if self.asked.iter().any(|asked| port_of(asked) == Some(port) && kind(asked) == kind(address)) {
+            // The user named this one.
+            return;
+        }
         let fits = |at: &usize| {
             let asked = &self.asked[*at];
             is_open(asked) && kind(asked) == kind(address) && holds(asked, address) && !self.told.contains(at)
@@ -147,11 +151,11 @@ mod tests {
         let mut ports = Ports::of(home.path(), asked());
         assert_eq!(ports.listen(), asked(), "the system chooses at first");
         for told in [
-            format!("/ip4/127.0.0.1/tcp/{tcp}"),
-            format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"),
-            // Another listener of the same process, and one that nobody asked for.
+            // The port that was named, and a listener that nobody asked for.
             "/ip4/127.0.0.1/tcp/7400".to_owned(),
             "/ip6/::1/tcp/1".to_owned(),
+            format!("/ip4/127.0.0.1/tcp/{tcp}"),
+            format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"),
         ] {
             ports.note(&told.parse().expect("an address"));
         }
