@@ -7,6 +7,7 @@ use crate::cli::TrainArgs;
 use crate::config::node_file::{self, NodeFile};
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
+use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
 use starling_bootstrap::config_file;
 use starling_bootstrap::ticket::{TICKET_CHARS_MAX, Ticket, TicketError};
@@ -62,8 +63,9 @@ impl Asked {
             (None, Some(spec), _) => RunSource::Spec(spec),
             (None, None, Some(ticket)) => {
                 let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
-                let listen = node.listen.iter().filter_map(|text| text.parse().ok()).map(|at| any_port(&at)).collect();
-                let spec = directions::specification(ticket, bootstrap.into_peers(), (listen, node.mdns)).await?;
+                let listen = node.listen.iter().filter_map(|text| text.parse::<Multiaddr>().ok());
+                let ways = (listen.map(|address| any_port(&address)).collect(), node.mdns);
+                let spec = directions::specification(ticket, bootstrap.into_peers(), ways).await?;
                 RunSource::Spec(Box::new(spec))
             }
             (None, None, None) => {
