@@ -81,6 +81,7 @@ fn options(source: impl FetchSource) -> Result<NetOptions> {
         mdns: false,
         relay: false,
         name: None,
+        hidden: false,
         source: Arc::new(source),
         verify: None,
     })

@@ -43,6 +43,8 @@ pub use event::NetEvent;
 
 /// Pings that time out in a row before the connection is given up.
 const LOST_PINGS_MAX: u32 = 2;
+/// Addresses of one peer in an answer.
+const TOLD_MAX: usize = 8;
 /// The time for which a peer that speaks another protocol or version is left alone.
 const STRANGER_REST: Duration = Duration::from_secs(60);
 
@@ -55,6 +57,8 @@ pub struct DiscoveryOptions {
     pub bootstrap: Vec<PeerAddress>,
     /// Name of the gossip topic that the swarm was built with.
     pub gossip: Option<String>,
+    /// Looks for the run's nodes without an announcement of its own: no peer could dial it.
+    pub hidden: bool,
     /// Varies the jitter of retries.
     pub seed: u64,
 }
@@ -88,7 +92,7 @@ impl Discovery {
             gate: swarm.behaviour().gate.gate().clone(),
             started: Instant::now(),
             dialer: Dialer::new(me, options.seed, Time(0)),
-            rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
+            rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)).hidden(options.hidden),
             observed: Observed::default(),
             relays: Relays::default(),
             ways: Ways::default(),
@@ -98,8 +102,8 @@ impl Discovery {
             companions: BTreeSet::new(),
             own: BTreeSet::new(),
         };
-        if swarm.external_addresses().next().is_some() {
-            // The user says that this node is reachable there.
+        if swarm.external_addresses().next().is_some() || options.hidden {
+            // The user says that this node is reachable there, or nobody is to reach it.
             discovery.relays.reached();
         }
         for peer in options.bootstrap {
@@ -215,6 +219,16 @@ impl Discovery {
     /// Peers that should be connected and are not, with the reasons: for status and logs.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.dialer.troubles(self.now())
+    }
+
+    /// Addresses at which those of these peers that are connected can be dialed, each one's best first.
+    pub fn ways_to(&self, swarm: &Swarm<Behaviour>, peers: BTreeSet<PeerId>) -> Vec<PeerAddress> {
+        let here = peers.into_iter().filter(|peer| swarm.is_connected(peer));
+        let ways = |peer: PeerId| {
+            let known = self.dialer.book().candidates(&peer, &[], TOLD_MAX);
+            known.into_iter().map(move |address| PeerAddress { peer, address })
+        };
+        here.flat_map(ways).collect()
     }
 
     /// The time to call [`Discovery::tick`], if no event comes before.

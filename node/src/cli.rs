@@ -108,7 +108,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     /// Run file: what all nodes of the run share
-    #[arg(long, value_name = "RUN.toml", required_unless_present = "join")]
+    #[arg(long, value_name = "RUN.toml", required_unless_present_any = ["join", "home"])]
     pub run: Option<PathBuf>,
     /// Node file: settings of this machine (flags win over it)
     #[arg(long, value_name = "NODE.toml")]
@@ -116,8 +116,8 @@ pub struct TrainArgs {
     /// A well-known peer, or a file that lists some; may be repeated
     #[arg(long, value_name = "ADDR|FILE")]
     pub bootstrap: Vec<String>,
-    /// Ticket from `starling invite`, or a file that holds one: all that a second machine needs
-    #[arg(long, value_name = "TICKET")]
+    /// Ticket from `starling invite`, a file that holds one, or `-` for standard input: all that a second machine needs
+    #[arg(long, value_name = "TICKET|FILE|-")]
     pub join: Option<String>,
     /// Found a new flock even though bootstrap peers are given
     #[arg(long, conflicts_with = "join")]
@@ -131,7 +131,7 @@ pub struct TrainArgs {
     /// Follow this lineage and no other, even if it has no record in common with this disk (64 hex digits)
     #[arg(long, value_name = "ID", conflicts_with_all = ["init", "force_lineage"])]
     pub adopt_lineage: Option<String>,
-    /// Folder for this node's identity and state
+    /// Folder for this node's identity and state; without --run and --join the node starts again as it did last
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
     /// Folder for tokenized text, shared by the nodes of this machine
@@ -187,13 +187,13 @@ pub struct HomeArgs {
 pub struct InviteArgs {
     #[command(flatten)]
     pub node: HomeArgs,
-    /// Last round in which the ticket admits somebody; 0 = no end
+    /// Last round in which the ticket admits somebody; 0 = no end (runs with admission.mode = "ticket" only)
     #[arg(long, value_name = "ROUND", default_value_t = 0)]
     pub expires: u64,
-    /// How many nodes it admits; 0 = any number (runs with admission.mode = "ticket" count)
+    /// How many nodes it admits; 0 = any number (the same)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub uses: u32,
-    /// The only node that it admits (64 hex digits)
+    /// The only node that it admits (64 hex digits; the same)
     #[arg(long, value_name = "ID")]
     pub holder: Option<String>,
 }
@@ -206,9 +206,13 @@ pub struct RevokeArgs {
     /// The node that is to be shut out (64 hex digits)
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
-    /// The ticket that is to admit nobody any more, as `starling invite` printed it; nodes that it has admitted stay
-    #[arg(long, value_name = "TICKET")]
+    /// The ticket that is to admit nobody any more, as `starling invite` printed it, a file that holds it, or `-`;
+    /// nodes that it has admitted stay
+    #[arg(long, value_name = "TICKET|FILE|-")]
     pub ticket: Option<String>,
+    /// The node that the ticket is made out to, if it was made with --holder (64 hex digits)
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    pub holder: Option<String>,
 }
 
 #[derive(Debug, Args)]

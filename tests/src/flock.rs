@@ -29,6 +29,8 @@ pub struct NodeOptions {
     pub found: bool,
     /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
     pub ticket: Option<String>,
+    /// The folder alone, with which the node was started before; the other options do not count.
+    pub again: bool,
     /// Another bootstrap peer, instead of the flock's.
     pub bootstrap: Option<String>,
     /// Another program, instead of `starling`.
@@ -81,6 +83,10 @@ impl Flock {
     /// Starts (or restarts) a node.
     pub fn node(&self, name: &str, options: &NodeOptions) -> anyhow::Result<Process> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
+        if options.again {
+            let arguments = ["train", "--json", "--home", &text(&self.home(name))].map(String::from);
+            return Process::start(name, &self.bin_dir.join("starling"), &arguments, &self.folder.join("logs"));
+        }
         let mut arguments: Vec<String> =
             ["train", "--json", "--no-mdns", "--metrics", "off", "--listen", "/ip4/127.0.0.1/tcp/0"]
                 .map(String::from)

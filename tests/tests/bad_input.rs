@@ -105,7 +105,11 @@ fn flags_and_files_that_do_not_parse() {
     refused(&bench.train(&["--run", "/nonexistent/run.toml"]), 2, &["/nonexistent/run.toml"]);
     refused(&bench.train(&["--device", "tpu"]), 2, &["tpu", "cpu"]);
     refused(&bench.train(&["--listen", "localhost:80"]), 2, &["localhost:80", "/ip4/0.0.0.0/tcp/80"]);
-    refused(&bench.train(&["--join", "starling1nonsense"]), 2, &["--join"]);
+    refused(&bench.starling(&["train", "--home", &bench.text("nowhere")]), 2, &["nowhere", "holds no run", "--run"]);
+    refused(&bench.train(&["--join", "starling1nonsense"]), 2, &["--join", "older release", "a new one"]);
+    refused(&bench.train(&["--join", "starling2nonsense"]), 2, &["--join", "damaged"]);
+    refused(&bench.train(&["--join", "starling2"]), 2, &["--join", "cut"]);
+    refused(&bench.train(&["--join", "ticket.txt"]), 2, &["--join", "no file", "no ticket"]);
     refused(&bench.train(&["--bootstrap", "/ip4/127.0.0.1/tcp/1"]), 2, &["/ip4/127.0.0.1/tcp/1", "p2p"]);
 
     bench.write("typo.toml", &run_toml("").replace("steps = 2", "stesp = 2"));

@@ -1,9 +1,11 @@
 //! Real nodes on loopback: they train together, lose one, gain one, and lose all.
 
 use serde_json::Value;
+use starling_bootstrap::ticket::Ticket;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -98,6 +100,8 @@ fn the_killed_are_left_behind_and_come_back() {
 
     // The guest has nothing but a ticket: no run file, no text, an empty disk.
     let ticket = flock.invite("node-1").expect("a ticket");
+    let named: BTreeSet<_> = ticket.parse::<Ticket>().expect("a ticket").addresses.iter().map(|of| of.peer).collect();
+    assert!(named.len() == 3 && ticket.len() <= 260, "the node, its well-known peer, and a member: {ticket}");
     let by_ticket = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 4).expect("the guest contributes");
@@ -115,7 +119,8 @@ fn the_killed_are_left_behind_and_come_back() {
     }
     let mut again: Vec<Process> =
         (0..3).map(|n| flock.node(&format!("node-{n}"), &NodeOptions::small(false)).expect("a node")).collect();
-    again.push(flock.node("guest", &by_ticket).expect("a node"));
+    // The guest's folder has all that it needs.
+    again.push(flock.node("guest", &NodeOptions { again: true, ..NodeOptions::default() }).expect("a node"));
     let first = again[0].wait(LIMIT, "committed", |_| true).expect("they go on");
     let after = first["round"].as_u64().expect("a round");
     assert!(
@@ -124,6 +129,46 @@ fn the_killed_are_left_behind_and_come_back() {
     );
     again[0].wait(LIMIT, "committed", |e| contributors(e) >= 3).expect("together again");
     assert_parity(&again.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_ticket_outlives_a_restart_of_its_inviter() {
+    let (folder, flock) = flock(1_000_000);
+    let mut first = flock.node("first", &NodeOptions::small(true)).expect("a node");
+    first.wait(LIMIT, "committed", |_| true).expect("it trains");
+    let text = flock.invite("first").expect("a ticket");
+    let ticket: Ticket = text.parse().expect("a ticket");
+    let named: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
+    assert!(named.len() == 2 && named[1] == flock.address, "the node, and its well-known peer: {named:?}");
+    assert!(text.len() <= 260, "{}", text.len());
+
+    first.kill();
+    let again = NodeOptions { again: true, ..NodeOptions::default() };
+    let mut first = flock.node("first", &again).expect("a node");
+    let listening = first.wait(LIMIT, "listening", |_| true).expect("it listens");
+    assert_eq!(listening["address"], named[0], "it has kept its port");
+
+    // Another process takes the port. The well-known peer still leads from the ticket to the node.
+    first.kill();
+    let port: u16 = named[0].split('/').nth(4).and_then(|port| port.parse().ok()).expect("a port");
+    let thief = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
+    let mut first = flock.node("first", &again).expect("a node");
+    let listening = first.wait(LIMIT, "listening", |_| true).expect("it listens elsewhere");
+    assert_ne!(listening["address"], named[0]);
+    drop(thief);
+    let by_ticket = NodeOptions { ticket: Some(text.clone()), ..NodeOptions::small(false) };
+    let mut guest = flock.node("guest", &by_ticket).expect("a node");
+    guest.wait(LIMIT, "committed", |e| contributors(e) == 2).expect("the guest contributes");
+
+    // A run file beside a ticket must be the run's.
+    let other = folder.path().join("other.toml");
+    std::fs::write(&other, run_toml(1_000_000).replace("steps = 4", "steps = 5")).expect("write");
+    let (other, home) = (other.to_string_lossy(), flock.home("other").to_string_lossy().into_owned());
+    let cache = flock.shared_cache().to_string_lossy().into_owned();
+    let arguments = ["train", "--join", &text, "--run", &other, "--home", &home, "--cache", &cache, "--metrics", "off"];
+    let refused = run(&flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends");
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("different runs") && refused.stderr.contains("--run"), "{}", refused.stderr);
 }
 
 #[test]

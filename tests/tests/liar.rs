@@ -43,6 +43,7 @@ impl Liar {
             mdns: false,
             relay: false,
             name: None,
+            hidden: false,
             source: Arc::new(NothingToFetch),
             verify: None,
         };

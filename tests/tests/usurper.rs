@@ -116,6 +116,7 @@ impl Stranger {
             mdns: false,
             relay: false,
             name: None,
+            hidden: false,
             source: Arc::new(bait.clone()),
             verify: None,
         };
@@ -223,6 +224,7 @@ async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
         mdns: false,
         relay: false,
         name: None,
+        hidden: false,
         source: Arc::new(Shared::default()),
         verify: None,
     };

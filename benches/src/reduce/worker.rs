@@ -115,6 +115,7 @@ async fn obey(index: usize, host: &str) -> Result<()> {
         mdns: false,
         relay: false,
         name: None,
+        hidden: false,
         source: Arc::new(NothingToFetch),
         verify: None,
     };

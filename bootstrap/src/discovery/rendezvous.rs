@@ -39,11 +39,18 @@ pub struct Rendezvous {
     announce_at: Option<Time>,
     look_at: Option<Time>,
     lookups: u32,
+    /// Looks where it would announce.
+    hidden: bool,
 }
 
 impl Rendezvous {
     pub fn new(key: Option<RecordKey>) -> Self {
-        Self { key, servers: BTreeSet::new(), announce_at: None, look_at: None, lookups: 0 }
+        Self { key, servers: BTreeSet::new(), announce_at: None, look_at: None, lookups: 0, hidden: false }
+    }
+
+    /// The same without announcements, if `hidden`.
+    pub fn hidden(self, hidden: bool) -> Self {
+        Self { hidden, ..self }
     }
 
     pub fn key(&self) -> Option<&RecordKey> {
@@ -73,7 +80,11 @@ impl Rendezvous {
         let Some(key) = self.key.clone().filter(|_| !self.servers.is_empty()) else { return steps };
         if self.announce_at.is_some_and(|at| at <= now) {
             self.announce_at = Some(after(now, ANNOUNCE_EVERY));
-            steps.push(Step::Announce(key.clone()));
+            if self.hidden {
+                self.look_at.get_or_insert(now);
+            } else {
+                steps.push(Step::Announce(key.clone()));
+            }
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.lookups = self.lookups.saturating_add(1);
@@ -103,6 +114,21 @@ mod tests {
 
     fn key() -> RecordKey {
         RecordKey::new(b"run")
+    }
+
+    #[test]
+    fn a_hidden_node_looks_and_announces_nothing() {
+        let mut schedule = Rendezvous::new(Some(key())).hidden(true);
+        schedule.server_up(PeerId::random(), Time(0));
+        assert!(schedule.poll(Time(0), true).is_empty());
+        let mut times = Vec::new();
+        while let Some(at) = schedule.wake_at().filter(|at| at.0 < 4 * SECOND) {
+            for step in schedule.poll(at, true) {
+                assert_eq!(step, Step::LookUp(key()));
+                times.push(at.0 / SECOND);
+            }
+        }
+        assert_eq!(times, [0, 1, 2, 3]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn node(bootstrap: Vec<PeerAddress>, run: Option<Digest>, options: SwarmOpti
     };
     let options = SwarmOptions { listen, mdns: false, ..options };
     let mut swarm = swarm::build(&identity, &options).unwrap();
-    let options = DiscoveryOptions { run, bootstrap, gossip: options.gossip, seed: 1 };
+    let options = DiscoveryOptions { run, bootstrap, gossip: options.gossip, hidden: false, seed: 1 };
     let discovery = Discovery::new(&mut swarm, options);
     Node { swarm, discovery }
 }

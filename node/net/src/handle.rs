@@ -41,6 +41,8 @@ pub struct NetStatus {
     pub peers: Vec<PeerStatus>,
     /// Peers that should be connected and are not, with the reasons.
     pub troubles: Vec<Trouble>,
+    /// Addresses of the connected members and joiners, each one's best first.
+    pub members: Vec<PeerAddress>,
 }
 
 /// The network's other end; cheap to clone.

@@ -249,6 +249,7 @@ impl SwarmTask {
                 let status = NetStatus {
                     peers: self.table.status(|node| self.office.sessions.is_up(node)),
                     troubles: self.discovery.troubles(),
+                    members: self.discovery.ways_to(&self.swarm, self.office.standing.peer_ids()),
                 };
                 // The asker may have given up.
                 drop(reply.send(status));

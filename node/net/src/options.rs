@@ -27,6 +27,8 @@ pub struct NetOptions {
     pub relay: bool,
     /// The node's name, which peers are told.
     pub name: Option<String>,
+    /// Only asks, and is soon gone: announces itself neither in the DHT nor by gossip, and answers no DHT questions.
+    pub hidden: bool,
     /// The source of peers' fetches.
     pub source: Arc<dyn FetchSource>,
     /// Checks control messages before they reach the node; without it they are passed on as they are.
@@ -49,8 +51,8 @@ pub struct Unfit {
 
 impl NetOptions {
     /// The gossip topic in which the run's nodes announce their addresses.
-    fn topic(&self) -> String {
-        format!("starling/1/{}", self.run)
+    fn topic(&self) -> Option<String> {
+        (!self.hidden).then(|| format!("starling/1/{}", self.run))
     }
 
     pub(super) fn swarm(&self) -> SwarmOptions {
@@ -60,15 +62,22 @@ impl NetOptions {
             listen: self.listen.clone(),
             advertise: self.advertise.clone(),
             mdns: self.mdns,
+            dht_server: !self.hidden,
             relay_server: self.relay,
-            gossip: Some(self.topic()),
+            gossip: self.topic(),
             ..default
         }
     }
 
     /// `seed` varies the jitter of retries.
     pub(super) fn discovery(&self, seed: u64) -> DiscoveryOptions {
-        DiscoveryOptions { run: Some(self.run), bootstrap: self.bootstrap.clone(), gossip: Some(self.topic()), seed }
+        DiscoveryOptions {
+            run: Some(self.run),
+            bootstrap: self.bootstrap.clone(),
+            gossip: self.topic(),
+            hidden: self.hidden,
+            seed,
+        }
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Settings {
     pub ticket: super::ticket::TicketMaker,
     /// The encoded admission ticket that this node shows; empty without one.
     pub admission: Vec<u8>,
+    /// The ports that the node keeps.
+    pub ports: super::ports::Ports,
 }
 
 /// The queues from which the driver takes events.
@@ -185,10 +187,10 @@ impl Driver {
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                Some((question, reply)) = queues.questions.recv() => {
+                Some(asked) = queues.questions.recv() => {
                     // A tick first: the engine's view is as old as its last input.
                     self.feed(Input::Tick).await?;
-                    let _ = reply.send(self.answer(question));
+                    self.answer(asked);
                 }
                 () = alarm.rings(self.wake_at()) => {
                     self.show_lasting_wait();
@@ -300,6 +302,7 @@ impl Driver {
                 Ok(())
             }
             NetEvent::Listening { address } => {
+                self.settings.ports.note(&address);
                 self.show(Event::Listening { address: address.to_string() });
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with the driver's result.
 
 mod afresh;
+mod again;
 mod alarm;
 mod arrival;
 mod background;
@@ -13,6 +14,7 @@ mod claims;
 mod contributions;
 mod device;
 mod difference;
+mod directions;
 mod disk;
 mod divergence;
 mod driver;
@@ -24,6 +26,7 @@ mod gauges;
 mod glance;
 mod head;
 mod hearing;
+mod kept;
 mod ledger;
 mod losses;
 mod matter;
@@ -37,6 +40,7 @@ mod null;
 mod origin;
 mod outputs;
 mod pieces;
+mod ports;
 mod proof;
 mod reduction;
 mod replay;
@@ -63,5 +67,6 @@ pub use canonical::Canonical;
 pub use disk::room as disk_room;
 pub use ledger::store_failure;
 pub use memory::{Machine, MemoryNeed, Trains};
+pub use origin::read_ticket;
 pub use setup::{home_of, train};
 pub use text::check as check_run_file;

@@ -1,6 +1,6 @@
 //! The user's settings: checked before anything is read or written, and shown by `--print-config`.
 
-use super::origin::Origin;
+use super::origin::Asked;
 use super::text;
 use crate::cli::TrainArgs;
 use crate::config::in_force;
@@ -83,23 +83,29 @@ fn lineage(text: &str) -> Result<Digest, Failure> {
 }
 
 /// All settings with which a start would go on, as a node file and a run file; those that nobody named included.
-pub fn shown(args: &TrainArgs, node: &NodeFile, origin: &Origin) -> Result<String, Failure> {
-    let (spec, data) = match origin {
-        Origin::File(file) => {
+pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String, Failure> {
+    let known = match (&asked.file, &asked.spec) {
+        (Some(file), _) => {
             // Settings that a start refuses are not in force.
             let (spec, pinned) = text::check(file)?;
-            (spec, data_of(file, &args.data, pinned))
+            Some((spec, data_of(file, &args.data, pinned)))
         }
-        Origin::Ticket(_, spec) => (RunSpec::clone(spec), data_of_ticket(spec)),
+        (None, Some(spec)) => Some((RunSpec::clone(spec), data_of_specification(spec))),
+        (None, None) => None,
     };
     let mut node = node.clone();
-    node.home = Some(node.home_for(&spec.name));
     node.cache = Some(node.cache_folder());
     node.network_threads = node.network_threads();
     node.threads = node.training_threads();
+    let Some((spec, data)) = known else {
+        let run = asked.ticket.as_ref().map(|ticket| ticket.run.to_string()).unwrap_or_default();
+        let node = toml::to_string(&node).context("cannot print the node file")?;
+        return Ok(format!("# node file\n{node}\n# run {run}: the peers of the ticket have its settings\n"));
+    };
+    node.home = Some(node.home_for(&spec.name));
     node.validate_every = Some(node.validate_every(spec.sync.mode));
     let mut run = in_force::run_file(&spec, data);
-    if let Origin::File(file) = origin {
+    if let Some(file) = &asked.file {
         run.model.preset.clone_from(&file.model.preset);
     }
     let node = toml::to_string(&node).context("cannot print the node file")?;
@@ -114,8 +120,8 @@ fn data_of(file: &RunFile, overrides: &[String], pinned: Option<Digest>) -> Data
     data
 }
 
-/// A ticket names the text by its digest, and bytes or another tokenizer by theirs.
-fn data_of_ticket(spec: &RunSpec) -> DataTable {
+/// A specification names the text by its digest, and bytes or another tokenizer by theirs.
+fn data_of_specification(spec: &RunSpec) -> DataTable {
     let bytes = Tokenizer::bytes().digest() == spec.data.tokenizer;
     let tokenizer = if bytes { "bytes".to_owned() } else { format!("{} (its digest)", spec.data.tokenizer) };
     DataTable { tokenizer, manifest: Some(spec.data.manifest.to_string()), ..DataTable::default() }
@@ -142,7 +148,7 @@ mod tests {
         std::fs::write(&path, "name = \"shown\"\n[data]\nsources = [\"text.txt\"]\n").expect("written");
         let args = arguments(&format!("starling train --home h --run {}", path.display()));
         let node = NodeFile { home: args.home.clone(), ..NodeFile::default() };
-        let text = shown(&args, &node, &Origin::from_args(&args).expect("a run")).expect("it is sound");
+        let text = shown(&args, &node, &Asked::from_args(&args, None, &node).expect("a run")).expect("it is sound");
         for setting in [
             "home = \"h\"",
             "cache = \"",

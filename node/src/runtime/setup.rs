@@ -1,5 +1,6 @@
 //! Sets a node up, from the command line to a running driver.
 
+use super::again::Again;
 use super::beginning::{Beginning, engine, variants};
 use super::canonical::Canonical;
 use super::disk;
@@ -9,7 +10,8 @@ use super::ledger::{self, Ledger, Naming, store_failure};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
-use super::origin::Origin;
+use super::origin::{Asked, Origin, RunSource};
+use super::ports::Ports;
 use super::residuals::Residuals;
 use super::settings;
 use super::source::Source;
@@ -26,6 +28,7 @@ use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
 use crate::watch::terminal;
 use anyhow::Context;
+use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
@@ -46,17 +49,24 @@ const QUIET_LOGS: &str = "wgpu_hal=off";
 
 /// Runs `starling train`.
 pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
-    let node = node_file(args)?;
+    let again = match &args.home {
+        Some(home) if args.run.is_none() && args.join.is_none() => Some(Again::of(home)?),
+        _ => None,
+    };
+    let node = node_file(args, again.as_ref())?;
     let wanted = settings::Settings::of(args, &node)?;
-    let origin = Origin::from_args(args)?;
+    let asked = Asked::from_args(args, again.as_ref(), &node)?;
     if args.print_config {
-        print!("{}", settings::shown(args, &node, &origin)?);
+        print!("{}", settings::shown(args, &node, &asked)?);
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs(&node.log, QUIET_LOGS, || terminal::Log).map_err(telemetry_failure)?;
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    let finish = runtime.block_on(run(args, node, origin, wanted))?;
+    let finish = runtime.block_on(async {
+        let origin = asked.resolve(&node).await?;
+        run(args, node, origin, wanted).await
+    })?;
     // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
@@ -82,9 +92,12 @@ fn telemetry_failure(error: TelemetryError) -> Failure {
     Failure::new(code, error)
 }
 
-/// The node file, with the flags over it.
-fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
-    let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
+/// The node file, or the settings of the start that is repeated, with the flags over it.
+fn node_file(args: &TrainArgs, again: Option<&Again>) -> Result<NodeFile, Failure> {
+    let mut node = match &args.config {
+        Some(path) => NodeFile::load(path)?,
+        None => again.map(|again| again.node.clone()).unwrap_or_default(),
+    };
     let replace = |target: &mut Vec<String>, flags: &[String]| {
         if !flags.is_empty() {
             *target = flags.to_vec();
@@ -119,22 +132,22 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
     let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
-    let alone = bootstrap.is_empty() && args.join.is_none();
+    let alone = bootstrap.is_empty() && origin.ticket.is_none();
     let store = Arc::new(open_store(&home, node.store.max_bytes(), alone)?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
     let metrics = telemetry::serve_metrics(&node.metrics).map_err(telemetry_failure)?;
     let name = node.shown_name();
     let mut screen = Screen::new(identity.node_id().to_string(), name.as_deref(), args.json);
 
-    let (spec, text) = match &origin {
-        Origin::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
-        Origin::Ticket(ticket, spec) => {
-            bootstrap.extend(ticket.addresses.iter().cloned());
-            (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?)
-        }
+    let (spec, text) = match &origin.run {
+        RunSource::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
+        RunSource::Spec(spec) => (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?),
     };
+    let admission = origin.admission(&spec, &identity.node_id())?;
     let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &home, &spec, &spec_bytes)?;
+    keep_start(args, &node, &home, &bootstrap, &origin);
+    bootstrap.extend(origin.ticket.iter().flat_map(|ticket| ticket.addresses.iter().cloned()));
     screen.fly(&spec.name, spec.budget.rounds, spec.budget.tokens);
 
     let model = model_config(&spec.model);
@@ -156,16 +169,19 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     });
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
-    let found = args.init || (bootstrap.is_empty() && args.join.is_none());
+    let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
+    let ticket_maker = TicketMaker::new(&identity, bootstrap.clone());
+    let ports = Ports::of(&home, listen);
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
     let net_options = NetOptions {
         run: spec.digest(),
-        listen,
+        listen: ports.listen(),
         advertise,
         bootstrap,
         mdns: node.mdns,
         relay: node.relay,
         name: node.name.clone(),
+        hidden: false,
         source: serving.clone(),
         verify: Some(hearing::verify(spec.digest(), identity.node_id())),
     };
@@ -179,16 +195,16 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     serving.set_data(data.clone());
 
     let tensors = model.schema().tensors;
-    let ticket = origin.admission();
+    let ticket = admission.clone();
     let beginning = Beginning { found, force_fork: args.force_lineage, ticket, guides, adopt };
     #[cfg(feature = "byzantine")]
     crate::byzantine::speak(identity.signer(), spec.digest());
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let naming = Naming {
         node: identity.node_id(),
-        spec: spec_bytes.clone(),
+        spec: spec_bytes,
         tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
-        extras: tokenizer_file(&origin)?,
+        extras: tokenizer_file(&origin.run)?,
     };
     let device_name = trainer.device().to_string();
     let fragments = Fragments::of(&spec.sync, canonical.elements());
@@ -218,7 +234,6 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let elements = model.parameters() as usize;
     let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
-    let ticket = TicketMaker::new(&identity, spec_bytes);
     Driver::run(Parts {
         run: spec.digest(),
         me: identity.node_id(),
@@ -243,11 +258,26 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
             validate_every,
             validate_sequences: node.validate_sequences,
             halt_on_divergence: node.inner.halt_on_divergence,
-            ticket,
-            admission: origin.admission(),
+            ticket: ticket_maker,
+            admission,
+            ports,
         },
     })
     .await
+}
+
+/// Keeps in the folder how the node was started, so that the folder alone is enough for the next start. A repeated
+/// start leaves what is there.
+fn keep_start(args: &TrainArgs, node: &NodeFile, home: &Path, bootstrap: &[PeerAddress], origin: &Origin) {
+    if args.run.is_none() && args.join.is_none() && Again::is_kept(home) {
+        return;
+    }
+    let run = match &origin.run {
+        RunSource::File(file) => Some(&**file),
+        RunSource::Spec(_) => None,
+    };
+    let ticket = origin.ticket.as_ref().map(ToString::to_string);
+    Again::new(home, node, bootstrap, (run, &args.data), ticket).keep(home);
 }
 
 /// Checks that this machine has the memory and the disk that the run takes; returns the bytes of both.
@@ -257,9 +287,9 @@ fn check_room(
     origin: &Origin,
     device: &DeviceChoice,
 ) -> Result<(u64, u64), Failure> {
-    let spec = match origin {
-        Origin::File(file) => text::check(file)?.0,
-        Origin::Ticket(_, spec) => RunSpec::clone(spec),
+    let spec = match &origin.run {
+        RunSource::File(file) => text::check(file)?.0,
+        RunSource::Spec(spec) => RunSpec::clone(spec),
     };
     let trains = match device {
         _ if args.null_trainer.is_some() => Trains::Nowhere,
@@ -307,9 +337,9 @@ fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -> Re
 }
 
 /// The tokenizer file, which goes into checkpoints, if the run has one here.
-fn tokenizer_file(origin: &Origin) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    match origin {
-        Origin::File(file) if file.data.tokenizer != "bytes" => {
+fn tokenizer_file(run: &RunSource) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    match run {
+        RunSource::File(file) if file.data.tokenizer != "bytes" => {
             let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
             Ok(vec![("tokenizer.json".into(), bytes)])
         }

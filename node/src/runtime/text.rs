@@ -135,22 +135,22 @@ pub async fn complete(
     }
 }
 
-/// The search for the manifest among peers, which are asked side by side, so that a slow one holds up no other.
-struct Search<'a, T> {
-    answers: FuturesUnordered<BoxFuture<'a, (NodeId, Option<T>)>>,
-    asking: BTreeSet<NodeId>,
+/// The search for a thing, such as the manifest, among peers, which are asked side by side, so that a slow one holds up no other.
+pub(super) struct Search<'a, T> {
+    pub answers: FuturesUnordered<BoxFuture<'a, (NodeId, Option<T>)>>,
+    pub asking: BTreeSet<NodeId>,
     /// The time at which each connected peer was last asked.
     asked: BTreeMap<NodeId, Instant>,
 }
 
 impl<'a, T> Search<'a, T> {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { answers: FuturesUnordered::new(), asking: BTreeSet::new(), asked: BTreeMap::new() }
     }
 
     /// Asks the peers whose turn it is, up to a limit in all and one for strangers. Peers that were not asked for
     /// longest come first.
-    fn ask(
+    pub fn ask(
         &mut self,
         now: Instant,
         mut peers: Vec<NodeId>,

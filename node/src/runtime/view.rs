@@ -7,7 +7,7 @@ use crate::exit::{Code, Failure};
 use crate::net::UnreachedPeer;
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{
-    Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status, UnreachedStatus,
+    Answer, Asked, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status, Terms, UnreachedStatus,
 };
 use starling_protocol::NodeId;
 use starling_protocol::codec::encoded_max;
@@ -18,16 +18,14 @@ use starling_protocol::message::Phase;
 use starling_protocol::record::{Record, Role};
 use starling_protocol::run::Codec;
 use std::time::Instant;
+use tokio::sync::oneshot;
 
 impl Driver {
     /// Answers a question of the status socket.
-    pub(super) fn answer(&mut self, question: Question) -> Answer {
-        match question {
+    pub(super) fn answer(&mut self, (question, reply): Asked) {
+        let answer = match question {
             Question::Status => Answer::Status(Box::new(self.status())),
-            Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
-                Ok(ticket) => Answer::Invite { ticket },
-                Err(message) => Answer::Error { message },
-            },
+            Question::Invite(terms) => return self.invite(terms, reply),
             Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
                 Ok(revocation) => {
                     let subject = revocation.subject.to_string();
@@ -36,7 +34,23 @@ impl Driver {
                 }
                 Err(message) => Answer::Error { message },
             },
-        }
+        };
+        // The asker may have gone.
+        let _ = reply.send(answer);
+    }
+
+    /// Makes a ticket in a task of its own, since the network says where the members are.
+    fn invite(&self, terms: Terms, reply: oneshot::Sender<Answer>) {
+        let (net, spec, maker) = (self.net.clone(), self.spec.clone(), self.settings.ticket.clone());
+        tokio::spawn(async move {
+            let members = net.status().await.members;
+            let answer = match maker.make(&spec, (&net.addresses(), members), &terms) {
+                Ok(ticket) => Answer::Invite { ticket },
+                Err(message) => Answer::Error { message },
+            };
+            // The asker may have gone.
+            let _ = reply.send(answer);
+        });
     }
 
     fn status(&self) -> Status {

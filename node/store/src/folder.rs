@@ -36,6 +36,11 @@ impl Folder {
         Ok(folder)
     }
 
+    /// The folder as it is, to look into without its lock.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -61,6 +61,14 @@ pub struct Run {
     pub spec: Vec<u8>,
 }
 
+impl Run {
+    /// The run to which the folder at `root` is bound; `None` without one, or with a damaged specification. Changes
+    /// nothing, and needs no lock.
+    pub fn of_folder(root: &Path) -> Option<Self> {
+        read_run(&Folder::at(root)).ok().flatten()
+    }
+}
+
 /// The data of one node on disk. Every function may be called from any thread; all of them block on the disk.
 pub struct Store {
     pub(crate) folder: Folder,

@@ -44,6 +44,7 @@ pub fn options(listen: &[Multiaddr], bootstrap: &[&Node], source: impl FetchSour
         mdns: false,
         relay: false,
         name: None,
+        hidden: false,
         source: Arc::new(source),
         verify: None,
     }

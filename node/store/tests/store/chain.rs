@@ -117,6 +117,8 @@ fn a_store_belongs_to_one_run_and_one_process() {
     drop(store);
     let store = open(dir.path());
     let run = store.run().unwrap();
+    assert_eq!(starling_store::Run::of_folder(dir.path()), Some(run.clone()), "also while the store is open");
+    assert_eq!(starling_store::Run::of_folder(&dir.path().join("nothing")), None);
     assert_eq!((run.digest, run.spec), (spec().digest(), spec_bytes()));
     assert!(matches!(store.bind_run(&other), Err(StoreError::OtherRun { .. })));
 }
