@@ -115,7 +115,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Runs the node to its end. Returns the path of the final checkpoint if one was written.
+    /// Runs the node to its end.
     pub async fn run(parts: Parts) -> Result<Finish, Failure> {
         let (results, result_queue) = mpsc::channel(RESULTS_MAX);
         let Parts { net_events, questions, ledger, mut trainer, .. } = parts;
@@ -185,7 +185,7 @@ impl Driver {
                 Some((question, reply)) = queues.questions.recv() => {
                     // A tick first: the engine's view is as old as its last input.
                     self.feed(Input::Tick).await?;
-                    let _ = reply.send(self.answer(question));
+                    self.answer(question, reply).await?;
                 }
                 () = alarm.rings(self.wake_at()) => {
                     self.show_lasting_wait();
@@ -263,6 +263,10 @@ impl Driver {
             LedgerReply::Mended { why } => {
                 metrics::counter!("starling_own_faults_total").increment(1);
                 self.show(Event::OwnFault { detail: format!("{why}; it was read from disk again") });
+                Ok(())
+            }
+            LedgerReply::Checkpoint { purpose, outcome } => {
+                self.show_checkpoint(purpose, outcome);
                 Ok(())
             }
             LedgerReply::Fatal(failure) => Err(failure),
@@ -362,6 +366,15 @@ async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
         } else if thread.join().is_err() {
             tracing::error!("a thread of the node panicked; see the message before");
         }
+    }
+}
+
+/// Waits for SIGTERM or Ctrl-C, from now on.
+pub(super) async fn asked_to_leave() {
+    match Signals::new() {
+        Ok(mut signals) => signals.recv().await,
+        // Without them there is nothing to wait for.
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -1,9 +1,8 @@
-//! The driver as watchers see it: the answers of the status socket, commits, and the final checkpoint.
+//! The driver as watchers see it: the answers of the status socket, and commits.
 
 use super::driver::Driver;
-use super::ledger::Job;
 use super::notice::{hold_text, seeking_text};
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
@@ -15,11 +14,13 @@ use starling_protocol::message::Phase;
 use starling_protocol::record::{Record, Role};
 use starling_protocol::run::Codec;
 use std::time::Instant;
+use tokio::sync::oneshot;
 
 impl Driver {
-    /// Answers a question of the status socket.
-    pub(super) fn answer(&mut self, question: Question) -> Answer {
-        match question {
+    /// Answers a question of the status socket, or has it answered when a checkpoint is written.
+    pub(super) async fn answer(&mut self, question: Question, reply: oneshot::Sender<Answer>) -> Result<(), Failure> {
+        let answer = match question {
+            Question::Checkpoint => return self.checkpoint_for(reply).await,
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
@@ -33,7 +34,10 @@ impl Driver {
                 }
                 Err(message) => Answer::Error { message },
             },
-        }
+        };
+        // Who asked may have gone.
+        let _ = reply.send(answer);
+        Ok(())
     }
 
     fn status(&self) -> Status {
@@ -169,23 +173,6 @@ impl Driver {
     pub(super) fn everybody_finished(&self) -> bool {
         let view = self.engine.view();
         view.members.iter().chain(&view.others).filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= view.seq)
-    }
-
-    /// Writes the final checkpoint and shows where; returns its round.
-    pub(super) async fn final_checkpoint(&mut self) -> Result<u64, Failure> {
-        let round = self.state.head().record.round;
-        let folder = self.settings.home.join("checkpoints").join(format!("round-{round:06}"));
-        let (reply, written) = tokio::sync::oneshot::channel();
-        self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;
-        match written.await {
-            Ok(Ok(())) => {
-                let path = folder.display().to_string();
-                self.show(Event::Checkpoint { path, round });
-                Ok(round)
-            }
-            Ok(Err(e)) => Err(Failure::message(Code::Refused, format!("the final checkpoint was not written: {e}"))),
-            Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
-        }
     }
 }
 

@@ -262,6 +262,7 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
         Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
+        Event::CheckpointFailed { reason } => format!("no checkpoint was written: {reason}"),
         Event::Finished { reason } => format!("finished: {reason}"),
         Event::Phase { .. }
         | Event::Step { .. }

@@ -262,34 +262,35 @@ impl StateChunks for GivenUp<'_> {
     }
 }
 
+fn source<'a>(
+    history: &'a History,
+    (spec, tensors): (&'a [u8], &'a [TensorShape]),
+    state: &'a dyn StateChunks,
+) -> CheckpointSource<'a> {
+    CheckpointSource { record: &history.record, spec, schema: SCHEMA, tensors, state, extras: &[] }
+}
+
 #[test]
 fn a_store_writes_checkpoints_within_its_bound_and_leaves_none_half_written() {
     let parent = tempfile::tempdir().unwrap();
     let home = parent.path().join("node");
-    let (history, spec) = (history(1), spec_bytes());
-    let tensors = tensors();
-    let source = |state| CheckpointSource {
-        record: &history.record,
-        spec: &spec,
-        schema: SCHEMA,
-        tensors: &tensors,
-        state,
-        extras: &[],
-    };
+    let (history, spec, tensors) = (history(1), spec_bytes(), tensors());
+    let whole = source(&history, (&spec, &tensors), &history.state);
     let folder = home.join("checkpoints");
     let dir = checkpoint_path(&folder, 1);
     {
         let store = Store::open(&home, StoreOptions { max_bytes: 1, ..options() }).unwrap().store;
-        let over = store.write_checkpoint(&dir, &source(&history.state), false);
+        let over = store.write_checkpoint(&dir, &whole, false);
         assert!(matches!(over, Err(StoreError::OverBound { .. })), "{over:?}");
         assert!(!folder.exists());
-        store.write_checkpoint(&dir, &source(&history.state), true).unwrap();
+        store.write_checkpoint(&dir, &whole, true).unwrap();
     }
     let store = Store::open(&home, options()).unwrap().store;
     let given_up = GivenUp(&history, std::sync::atomic::AtomicUsize::new(0));
     let rest = folder.join(".round-000007.new");
     fs::create_dir(&rest).unwrap();
-    let ended = store.write_checkpoint(&checkpoint_path(&folder, 2), &source(&given_up), false);
+    let half = source(&history, (&spec, &tensors), &given_up);
+    let ended = store.write_checkpoint(&checkpoint_path(&folder, 2), &half, false);
     assert!(matches!(ended, Err(StoreError::GivenUp { .. })), "{ended:?}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "neither a half nor the rest of a killed process");
     assert_eq!(open_checkpoint(&dir).unwrap().record, history.record);
