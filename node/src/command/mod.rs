@@ -4,10 +4,13 @@ mod at_rest;
 pub mod audit;
 pub mod chain;
 pub mod checkpoint;
+pub mod eval;
+mod export;
 pub mod generate;
 pub mod invite;
 pub mod revoke;
 pub mod status;
+mod trained;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Code, Failure};
@@ -27,6 +30,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Chain(command) => chain::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Eval(args) => eval::run(&args),
     };
     outcome.unwrap_or_else(|failure| failure.report())
 }

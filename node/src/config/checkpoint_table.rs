@@ -22,7 +22,7 @@ pub struct CheckpointTable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "give a number of rounds, such as 100, or a time in quotes, such as \"30 min\"; 0 is for none on the way"
+    expecting = "give a number of rounds, such as 100, or a time in quotes, such as \"30 min\"; 0 = none on the way"
 )]
 pub enum EverySetting {
     Rounds(u64),
@@ -59,8 +59,8 @@ impl CheckpointTable {
             EverySetting::Rounds(rounds) => Ok(Every::Rounds(*rounds)),
             EverySetting::Time(text) => time(text).map(Every::Time).ok_or_else(|| {
                 format!(
-                    "checkpoint.every is \"{text}\": give a number of rounds, such as 100, or a time of up to a year, such \
-                     as \"90 s\", \"30 min\", \"2 h\" or \"1 day\""
+                    "checkpoint.every is \"{text}\": give a number of rounds, such as 100, or a time of up to a year, \
+                     such as \"90 s\", \"30 min\", \"2 h\" or \"1 day\""
                 )
             }),
         }

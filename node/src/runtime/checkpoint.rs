@@ -56,10 +56,9 @@ impl Driver {
         while let Some(done) = queues.ledger_done.recv().await {
             match done {
                 LedgerReply::Checkpoint { purpose: purpose @ CheckpointPurpose::Budget, outcome } => {
-                    let failed = outcome.as_ref().err().cloned();
+                    let failed = outcome.as_ref().err().map(|e| format!("the final checkpoint was not written: {e}"));
                     self.show_checkpoint(purpose, outcome);
-                    let why = |e: String| Failure::message(Code::Refused, format!("the final checkpoint was not written: {e}"));
-                    return failed.map_or(Ok(()), |e| Err(why(e)));
+                    return failed.map_or(Ok(()), |why| Err(Failure::message(Code::Refused, why)));
                 }
                 other => self.ledger_done(other).await?,
             }
@@ -77,6 +76,7 @@ impl Driver {
         self.screen.line("writing a checkpoint before leaving (asked again, the node leaves at once)");
         let mut again = Box::pin(super::driver::asked_to_leave());
         let until = tokio::time::Instant::now() + LEAVING;
+        let late = || format!("it is not written within {} s", LEAVING.as_secs());
         let reason = loop {
             tokio::select! {
                 done = queues.ledger_done.recv() => match done {
@@ -91,11 +91,12 @@ impl Driver {
                 Some(_) = queues.net_events.recv() => {}
                 Some(_) = queues.trainer_events.recv() => {}
                 () = &mut again => break "the node was asked again to leave".to_owned(),
-                () = tokio::time::sleep_until(until) => break format!("it is not written within {} s", LEAVING.as_secs()),
+                () = tokio::time::sleep_until(until) => break late(),
             }
         };
         let home = self.settings.home.display().to_string();
-        let reason = format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it");
+        let advice = format!("the state is on the disk: `starling checkpoint now --home {home}` writes one of it");
+        let reason = format!("{reason}; {advice}");
         self.show_checkpoint(CheckpointPurpose::Leaving, Err(reason));
         Ok(())
     }

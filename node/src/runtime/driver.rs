@@ -370,7 +370,7 @@ async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
 }
 
 /// Waits for SIGTERM or Ctrl-C, from now on.
-pub(super) async fn asked_to_leave() {
+pub async fn asked_to_leave() {
     match Signals::new() {
         Ok(mut signals) => signals.recv().await,
         // Without them there is nothing to wait for.

@@ -59,6 +59,7 @@ mod variant;
 mod view;
 
 pub use canonical::Canonical;
+pub use driver::asked_to_leave;
 pub use ledger::{store_failure, stored};
 pub use setup::{checkpoints_folder, home_of, train};
 pub use tokenizer::TOKENIZER_FILE;

@@ -17,7 +17,8 @@ pub fn tokenizer_file(origin: &Origin, home: &Path) -> Result<Vec<(String, Vec<u
     }
     let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
     if let Err(e) = copy(&bytes, home) {
-        tracing::warn!("no copy of the tokenizer in {}: {e}; `starling generate --home` needs --tokenizer", home.display());
+        let home = home.display();
+        tracing::warn!("no copy of the tokenizer in {home}: {e}; `starling generate --home` needs --tokenizer");
     }
     Ok(vec![(TOKENIZER_FILE.into(), bytes)])
 }

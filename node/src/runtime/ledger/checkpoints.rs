@@ -133,8 +133,8 @@ fn why_not(error: &StoreError) -> String {
             path.display()
         ),
         StoreError::OverBound { needed, max, .. } => format!(
-            "with it the node's folder would take {needed} bytes, and store.max_gib allows {max}: give it more, or set a \
-             lower checkpoint.keep in the node file"
+            "with it the node's folder would take {needed} bytes, and store.max_gib allows {max}: give it more, or set \
+             a lower checkpoint.keep in the node file"
         ),
         StoreError::NotACheckpoint { path } => {
             format!("{} is in its place and is no checkpoint: rename or remove that", path.display())
