@@ -100,7 +100,7 @@ fn a_run_without_an_end_has_checkpoints_and_its_model_can_be_used_meanwhile() {
     assert_eq!(last("checkpoint"), last("committed"), "it leaves with a checkpoint of its last record");
     assert!(events.iter().all(|e| e["event"] != "checkpoint_failed"), "{}", node.last_words());
     let names = bench.checkpoints();
-    assert_eq!(names.len(), 2, "{names:?}");
+    assert!((2..=3).contains(&names.len()), "two, and perhaps the one that was asked for last: {names:?}");
 
     // The folder of a node at rest has the same model.
     let at_rest = bench.succeeds(&["eval", "--home", &home, &bench.text()]);
@@ -111,7 +111,7 @@ fn a_run_without_an_end_has_checkpoints_and_its_model_can_be_used_meanwhile() {
     // A node's folder may also be named in place of a checkpoint's.
     assert_eq!(bench.succeeds(&["eval", "--checkpoint", &home, &bench.text()]).stdout, at_rest.stdout);
     let listed = bench.succeeds(&["checkpoint", "list", "--home", &home]).stdout;
-    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert_eq!(listed.lines().count(), names.len(), "{listed}");
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn a_node_at_rest_has_a_checkpoint_of_its_disk_and_an_export_writes_over_nothing
     let to = bench.folder.path().join("exported");
     let to_text = to.to_string_lossy().into_owned();
     bench.succeeds(&["checkpoint", "export", &home, "--output", &to_text]);
-    let names: Vec<_> = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"].to_vec();
-    for name in names.iter().chain(&["tokenizer_config.json"]) {
-        assert!(to.join(name).is_file(), "{name}");
+    for name in ["config", "generation_config", "tokenizer", "tokenizer_config"] {
+        assert!(to.join(format!("{name}.json")).is_file(), "{name}");
     }
+    assert!(to.join("model.safetensors").is_file());
     let refused = bench.starling(&["checkpoint", "export", &home, "--output", &to_text]);
     assert!(refused.code == Some(1) && refused.stderr.contains("--force"), "{}", refused.stderr);
     bench.succeeds(&["checkpoint", "export", &home, "--output", &to_text, "--force"]);

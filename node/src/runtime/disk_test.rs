@@ -32,8 +32,8 @@ fn known_models_take_what_their_vectors_and_updates_take() {
         assert_eq!(need.update, p + 2 * p.div_ceil(256), "{preset}");
         let beside = 16 * MIB;
         assert_eq!(need.least(), 3 * 8 * p + 18 * need.update + beside, "{preset}");
-        // Four snapshots and three checkpoints, old and new moments, and two vectors of lineages that parted.
-        assert_eq!(need.most(), (56 + 16 + 8) * p + 37 * need.update + 2 * beside, "{preset}");
+        // Four snapshots and four checkpoints, old and new moments, and two vectors of lineages that parted.
+        assert_eq!(need.most(), (64 + 16 + 8) * p + 37 * need.update + 2 * beside, "{preset}");
     }
 }
 

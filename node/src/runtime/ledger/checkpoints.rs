@@ -52,6 +52,9 @@ impl Worker {
         let path = checkpoint_path(&self.checkpoints.plan.folder, round);
         let made = CheckpointMade { path: path.clone(), seq, round, is_new: true };
         if is_checkpoint_of(&path, &record) {
+            if !asked.is_empty() {
+                self.checkpoints.spare(path);
+            }
             return self.tell(purpose, asked, &Ok(CheckpointMade { is_new: false, ..made }));
         }
         let (naming, must) = (Arc::clone(&self.naming), purpose == CheckpointPurpose::Budget);
@@ -99,10 +102,14 @@ impl Worker {
             }
             Err(e) => Err(why_not(&e)),
         };
-        if outcome.is_ok()
-            && let Err(e) = keep_checkpoints(&self.checkpoints.plan.folder, self.checkpoints.plan.keep)
-        {
-            tracing::warn!("an old checkpoint stays: {e}");
+        if let Ok(made) = &outcome {
+            if !asked.is_empty() {
+                self.checkpoints.spare(made.path.clone());
+            }
+            let plan = &self.checkpoints.plan;
+            if let Err(e) = keep_checkpoints(&plan.folder, plan.keep, self.checkpoints.spared()) {
+                tracing::warn!("an old checkpoint stays: {e}");
+            }
         }
         self.tell(purpose, asked, &outcome);
         Ok(())

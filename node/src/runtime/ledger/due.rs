@@ -2,9 +2,12 @@
 
 use super::job::{CheckpointOutcome, CheckpointPurpose};
 use crate::config::checkpoint_table::Every;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+
+/// A checkpoint that somebody has asked for stays at least so long, however many come after it: the reader has to open it.
+const READ_WITHIN: Duration = Duration::from_secs(600);
 
 /// Snapshots that wait until a checkpoint is written.
 #[derive(Default)]
@@ -30,6 +33,8 @@ pub struct Checkpoints {
     pub waits: Option<Wanted>,
     /// Round and time of the last one that was due, or of the start.
     last: (u64, Instant),
+    /// The last one that somebody has asked for, and when it was there.
+    asked: Option<(PathBuf, Instant)>,
 }
 
 /// A checkpoint that is wanted.
@@ -41,7 +46,18 @@ pub struct Wanted {
 impl Checkpoints {
     /// `round` is the one that is committed at the start.
     pub fn new(plan: CheckpointPlan, round: u64) -> Self {
-        Self { plan, waits: None, last: (round, Instant::now()) }
+        Self { plan, waits: None, last: (round, Instant::now()), asked: None }
+    }
+
+    /// Has this one stay for somebody who has asked for it.
+    pub fn spare(&mut self, path: PathBuf) {
+        self.asked = Some((path, Instant::now()));
+    }
+
+    /// The one that stays for somebody.
+    pub fn spared(&self) -> Option<&Path> {
+        let (path, at) = self.asked.as_ref()?;
+        (at.elapsed() < READ_WITHIN).then_some(path.as_path())
     }
 
     /// Whether one is due in this round, which has just been committed; it counts as made then.

@@ -270,13 +270,23 @@ fn checkpoints_are_written_beside_commits_and_the_oldest_go() {
     let written = open_checkpoint(&checkpoint_path(&folder, 5)).expect("it is whole");
     assert_eq!((&written.record, &written.state), (&head, &ledger.state.read().state));
     // The one that is there will do.
-    assert_eq!(asked(&mut ledger, CheckpointPurpose::Leaving), Ok(made(5, false)));
-    let head = commits(&mut ledger, &head);
+    ledger.jobs.blocking_send(Job::Checkpoint { purpose: CheckpointPurpose::Leaving, asked: None }).expect("it runs");
+    assert_eq!(reported(&mut ledger), (CheckpointPurpose::Leaving, Ok(made(5, false))));
+    let left = || -> Vec<PathBuf> { list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect() };
+    let path = |round: &u64| checkpoint_path(&folder, *round);
+    let paths = |rounds: &[u64]| -> Vec<PathBuf> { rounds.iter().map(path).collect() };
+    let mut head = commits(&mut ledger, &head);
     assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(6, true))));
-    commits(&mut ledger, &head);
+    assert_eq!(left(), paths(&[5, 6]));
+    head = commits(&mut ledger, &head);
     assert_eq!(asked(&mut ledger, CheckpointPurpose::Asked), Ok(made(7, true)));
-    let left: Vec<PathBuf> = list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect();
-    assert_eq!(left, [6, 7].map(|round| checkpoint_path(&folder, round)));
+    for due in [8, 10] {
+        while head.seq < due {
+            head = commits(&mut ledger, &head);
+        }
+        assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(due, true))));
+    }
+    assert_eq!(left(), paths(&[7, 8, 10]), "the one that was asked for stays for its reader");
 }
 
 #[test]

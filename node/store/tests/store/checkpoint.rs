@@ -206,8 +206,10 @@ fn the_oldest_checkpoints_give_way_and_nothing_else_does() {
     fs::create_dir(&damaged).unwrap();
     let newest = newest_checkpoint(&folder).unwrap();
     assert_eq!((newest.0, newest.1.round), (folder.join("mine"), 3));
-    assert_eq!(keep_checkpoints(&folder, 2).unwrap(), 1);
-    assert_eq!(keep_checkpoints(&folder, 2).unwrap(), 0);
+    let first = checkpoint_path(&folder, 1);
+    assert_eq!(keep_checkpoints(&folder, 2, Some(&first)).unwrap(), 0, "it does not count");
+    assert_eq!(keep_checkpoints(&folder, 2, None).unwrap(), 1);
+    assert_eq!(keep_checkpoints(&folder, 2, None).unwrap(), 0);
     let left: Vec<_> = list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect();
     let [five, two] = [5, 2].map(|round| checkpoint_path(&folder, round));
     assert_eq!(left.len(), 4, "{left:?}");
