@@ -238,8 +238,8 @@ mod tests {
             let mut record = genesis().record;
             record.state_root = starling_protocol::state::root(&state.manifest(schema).expect("a sound size"));
             let spec = wire::encode_spec(&trained.spec);
-            let (tensors, extras) = (&tensors, &[]);
-            let source = CheckpointSource { record: &record, spec: &spec, schema, tensors, state: &state, extras };
+            let (tensors, state) = (&tensors, &state);
+            let source = CheckpointSource { record: &record, spec: &spec, schema, tensors, state, extras: &[] };
             export_checkpoint(folder, &source).expect("there is room");
         };
         let other = dir.path().join("other");

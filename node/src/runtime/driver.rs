@@ -65,6 +65,8 @@ pub struct Parts {
 /// The values that the driver needs from the node file and the run.
 pub struct Settings {
     pub home: PathBuf,
+    /// Steps are only waited for: the parameters are of no use to anybody.
+    pub is_null: bool,
     pub device: String,
     pub elements: usize,
     pub validate_every: u64,

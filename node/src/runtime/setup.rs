@@ -275,6 +275,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         screen,
         settings: Settings {
             home,
+            is_null: args.null_trainer.is_some(),
             device: device_name,
             elements,
             validate_every,

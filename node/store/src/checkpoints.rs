@@ -46,16 +46,22 @@ pub fn newest_checkpoint(folder: &Path) -> Option<(PathBuf, CheckpointManifest)>
     list_checkpoints(folder).into_iter().rev().find_map(readable)
 }
 
-/// Removes the oldest of a node's own checkpoints until `keep` of them are left beside the one at `spared`. Folders with
-/// other names stay, and so do those that cannot be read. Returns how many went.
+/// Removes the oldest of a node's own checkpoints until `keep` of them are left with the one at `written`, which is the
+/// newest whatever the clock says, and beside the one at `spared`. Folders with other names stay, and so do those that
+/// cannot be read. Returns how many went.
 ///
 /// # Errors
 /// [`StoreError::Io`] for one that cannot be removed; the others stay, too.
-pub fn keep_checkpoints(folder: &Path, keep: usize, spared: Option<&Path>) -> Result<usize, StoreError> {
-    let is_own = |path: &Path| name_of(path).starts_with(PREFIX) && spared != Some(path);
-    let own = |kept: &Kept| kept.manifest.is_ok() && is_own(&kept.path);
+pub fn keep_checkpoints(
+    folder: &Path,
+    keep: usize,
+    written: &Path,
+    spared: Option<&Path>,
+) -> Result<usize, StoreError> {
+    let may_go = |path: &Path| name_of(path).starts_with(PREFIX) && path != written && spared != Some(path);
+    let own = |kept: &Kept| kept.manifest.is_ok() && may_go(&kept.path);
     let old: Vec<Kept> = list_checkpoints(folder).into_iter().filter(own).collect();
-    let surplus = old.len().saturating_sub(keep.max(1));
+    let surplus = old.len().saturating_sub(keep.saturating_sub(1));
     for kept in &old[..surplus] {
         // Nobody takes a half for a whole one.
         let going = sibling(&kept.path, "old")?;

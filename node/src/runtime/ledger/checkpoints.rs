@@ -107,7 +107,7 @@ impl Worker {
                 self.checkpoints.spare(made.path.clone());
             }
             let plan = &self.checkpoints.plan;
-            if let Err(e) = keep_checkpoints(&plan.folder, plan.keep, self.checkpoints.spared()) {
+            if let Err(e) = keep_checkpoints(&plan.folder, plan.keep, &made.path, self.checkpoints.spared()) {
                 tracing::warn!("an old checkpoint stays: {e}");
             }
         }

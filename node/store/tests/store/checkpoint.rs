@@ -197,21 +197,27 @@ fn the_oldest_checkpoints_give_way_and_nothing_else_does() {
     let folder = parent.path().join("checkpoints");
     assert!(list_checkpoints(&folder).is_empty() && newest_checkpoint(&folder).is_none());
     // The one of round 2 is written last: it is the newest, whatever its number.
-    for round in [1, 5, 2] {
-        export(&checkpoint_path(&folder, round.into()), &history(round)).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let written_at = |path: &Path, seconds: u64| {
+        let manifest = fs::File::options().write(true).open(path.join("manifest.json")).unwrap();
+        manifest.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).unwrap();
+    };
+    for (order, round) in [(1, 1), (2, 5), (3, 2)] {
+        let path = checkpoint_path(&folder, round.into());
+        export(&path, &history(round)).unwrap();
+        written_at(&path, order);
     }
     export(&folder.join("mine"), &history(3)).unwrap();
+    written_at(&folder.join("mine"), 4);
     let damaged = checkpoint_path(&folder, 9);
     fs::create_dir(&damaged).unwrap();
     let newest = newest_checkpoint(&folder).unwrap();
     assert_eq!((newest.0, newest.1.round), (folder.join("mine"), 3));
-    let first = checkpoint_path(&folder, 1);
-    assert_eq!(keep_checkpoints(&folder, 2, Some(&first)).unwrap(), 0, "it does not count");
-    assert_eq!(keep_checkpoints(&folder, 2, None).unwrap(), 1);
-    assert_eq!(keep_checkpoints(&folder, 2, None).unwrap(), 0);
+    let [one, five, two] = [1, 5, 2].map(|round| checkpoint_path(&folder, round));
+    assert_eq!(keep_checkpoints(&folder, 2, &two, Some(&one)).unwrap(), 0, "the one that is spared does not count");
+    assert_eq!(keep_checkpoints(&folder, 3, &one, None).unwrap(), 0);
+    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 1);
+    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 0);
     let left: Vec<_> = list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect();
-    let [five, two] = [5, 2].map(|round| checkpoint_path(&folder, round));
     assert_eq!(left.len(), 4, "{left:?}");
     for path in [five, two, folder.join("mine"), damaged] {
         assert!(left.contains(&path), "{} is gone", path.display());
