@@ -20,7 +20,7 @@ pub struct PlainText {
     pub is_cut: bool,
 }
 
-/// Reads files, folders or globs as [`crate::prepare`] does, up to so many bytes of text.
+/// Reads files, folders or globs as [`crate::prepare()`] does, up to so many bytes of text.
 ///
 /// # Errors
 /// As there. A text without two tokens is [`DataError::Empty`].

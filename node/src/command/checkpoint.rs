@@ -9,9 +9,7 @@ use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
 use crate::watch::status::{Answer, Question, ask_within, is_running};
 use starling_protocol::wire;
-use starling_store::{
-    CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints,
-};
+use starling_store::{CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long a node that was asked to leave may still write its checkpoint. The state is on its disk in any case.
-const LEAVING: Duration = Duration::from_secs(20);
+const LEAVING: Duration = Duration::from_secs(15);
 
 impl Driver {
     /// Has a checkpoint written for somebody, who is told when it is on the disk.

@@ -42,7 +42,9 @@ impl Damage {
             Part::Chain => "let the node fetch the chain from its peers; damaged parts are set aside, not deleted",
             Part::State => "let the node fetch the state from its peers",
             Part::Private => "nothing: the node goes on with fresh optimizer moments",
-            Part::Checkpoint => "export the checkpoint again, or copy it from another node",
+            Part::Checkpoint => {
+                "take another (`starling checkpoint list`), write one anew (`starling checkpoint now`), or export it again"
+            }
         }
     }
 
