@@ -27,7 +27,7 @@ pub enum Command {
     Revoke(RevokeArgs),
     /// Ask the node running on this machine what it does and what it waits for
     Status(StatusArgs),
-    /// List, verify or export checkpoints
+    /// Write, list, verify or export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
     /// Write the history on disk out, for other programs to follow and verify
@@ -37,6 +37,23 @@ pub enum Command {
     Audit(AuditArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
+    /// Measure a trained model on a text: nats per token and per byte, perplexity
+    Eval(EvalArgs),
+}
+
+/// The flags that name a trained model; one of them is needed.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct ModelArgs {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Folder of a node, running or not: its newest state
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+    /// Run file of a node, running or not, in its default folder
+    #[arg(long, value_name = "RUN.toml")]
+    pub run: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -253,6 +270,8 @@ pub struct OptionalHomeArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
+    /// Write a checkpoint of a node's present state, whether it is running or not
+    Now(HomeArgs),
     /// List the checkpoints of a node
     List(HomeArgs),
     /// Check every byte of a checkpoint against its state root
@@ -260,13 +279,19 @@ pub enum CheckpointCommand {
         /// Checkpoint folder
         folder: PathBuf,
     },
-    /// Write the weights as one safetensors file with Hugging Face names
+    /// Write the model as Hugging Face's Llama: weights, config.json and tokenizer
     Export {
-        /// Checkpoint folder
+        /// Checkpoint folder, or the folder of a node, running or not
         folder: PathBuf,
-        /// File to write
-        #[arg(long, short, value_name = "FILE")]
+        /// Folder to make; a name that ends in .safetensors is a file for the weights alone
+        #[arg(long, short, value_name = "PATH")]
         output: PathBuf,
+        /// Replace what an earlier export has written there
+        #[arg(long)]
+        force: bool,
+        /// `tokenizer.json` of the run, if the checkpoint has none and the run does not train on bytes
+        #[arg(long, value_name = "FILE")]
+        tokenizer: Option<PathBuf>,
     },
 }
 
@@ -284,9 +309,8 @@ pub enum ChainCommand {
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// Checkpoint folder
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint: PathBuf,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Text to go on from
     #[arg(long, default_value = "fn ")]
     pub prompt: String,
@@ -308,4 +332,31 @@ pub struct GenerateArgs {
     /// auto, cpu, wgpu[:n] or cuda[:n]
     #[arg(long, default_value = "cpu")]
     pub device: String,
+}
+
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Files, folders or globs, as data.sources in a run file takes them
+    #[arg(required = true, value_name = "TEXT")]
+    pub text: Vec<String>,
+    /// Field of a .jsonl line that holds the text
+    #[arg(long, default_value = "text")]
+    pub field: String,
+    /// Bytes of text to read at most
+    #[arg(long, value_name = "N", default_value_t = 64 << 20)]
+    pub bytes_max: u64,
+    /// `tokenizer.json` of the run, for runs that do not train on bytes
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// auto, cpu, wgpu[:n] or cuda[:n]
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print, as JSON, the logits after each of the text's first so many tokens instead, to compare programs
+    #[arg(long, value_name = "N", hide = true)]
+    pub logits: Option<usize>,
 }

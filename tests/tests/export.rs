@@ -1,5 +1,6 @@
-//! Checks exports: Python's `safetensors` package reads the file of `starling checkpoint export`, and the follower in
-//! Python verifies the files of `starling chain export`.
+//! Checks exports: Python's `safetensors` package reads the weights of `starling checkpoint export`, a program with NumPy
+//! alone computes the same logits from the exported files, and the follower in Python verifies the files of `starling
+//! chain export`.
 
 use serde_json::Value;
 use starling_protocol::{update, wire};
@@ -53,12 +54,17 @@ fn python(packages: &str) -> Option<PathBuf> {
 
 /// A node that trains alone.
 fn alone() -> (TempDir, Flock, Process) {
+    alone_with("", "steps = 2")
+}
+
+/// The same with these keys of the model and the inner optimizer.
+fn alone_with(model: &str, inner: &str) -> (TempDir, Flock, Process) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("write");
     let run_toml = format!(
-        "name = \"export\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\nholdout = 0.1\n\
-         [inner]\nsteps = 2\nbatch = 2\n[budget]\nrounds = {ROUNDS}\n"
+        "name = \"export\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n{model}\n[data]\nsources = [\"text.txt\"]\n\
+         holdout = 0.1\n[inner]\n{inner}\nbatch = 2\n[budget]\nrounds = {ROUNDS}\n"
     );
     let flock = Flock::start(&built_binaries().expect("the folder of this test"), folder.path(), &run_toml);
     let flock = flock.expect("a bootstrap peer");
@@ -86,6 +92,30 @@ fn python_reads_an_exported_checkpoint() {
     // Two blocks of nine tensors, the embedding and the last norm.
     assert_eq!(theirs.len(), 20, "{theirs:?}");
     assert_eq!(theirs[0][0], "model.embed_tokens.weight");
+}
+
+/// Trained for long enough, at a rate high enough, that weights are large and the rotary layout makes a difference.
+#[test]
+fn numpy_computes_the_same_logits_from_an_exported_model() {
+    let Some(python) = python("numpy") else { return };
+    let (folder, flock, mut node) = alone_with("kv_heads = 2\ntied = false", "steps = 40\nlr = 1e-2\nwarmup_steps = 1");
+    let checkpoint = node.wait(LIMIT, "checkpoint", |e| e["round"] == ROUNDS).expect("a final checkpoint");
+    let from = checkpoint["path"].as_str().expect("a path");
+    let starling = flock.bin_dir.join("starling");
+    let exported = folder.path().join("exported");
+    let exported = exported.to_string_lossy();
+    let text = folder.path().join("text.txt");
+    let text = text.to_string_lossy();
+    let ended = run(&starling, &["checkpoint", "export", from, "-o", &exported], LIMIT).expect("it ends");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let said = run(&starling, &["eval", "--checkpoint", from, &text, "--logits", "24"], LIMIT).expect("it ends");
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let logits = folder.path().join("logits.json");
+    std::fs::write(&logits, said.stdout).expect("write");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/llama.py");
+    let compared = run(&python, &["-B", script, &exported, &logits.to_string_lossy()], LIMIT).expect("it ends");
+    assert_eq!(compared.code, Some(0), "{}{}", compared.stdout, compared.stderr);
+    assert!(compared.stdout.starts_with("24 tokens, 256 logits each"), "{}", compared.stdout);
 }
 
 #[test]

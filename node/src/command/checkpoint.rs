@@ -1,15 +1,22 @@
-//! `starling checkpoint list | verify | export`.
+//! `starling checkpoint now | list | verify | export`.
 
+use super::at_rest::open_at_rest;
+use super::export::export;
+use super::trained::{Trained, WRITING, load, open};
 use crate::cli::CheckpointCommand;
+use crate::config::run_file::model_config;
 use crate::exit::{Code, Failure};
-use crate::runtime::home_of;
-use starling_store::{Checkpoint, TensorView, describe_checkpoint, export_safetensors, open_checkpoint};
-use std::path::Path;
+use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
+use crate::watch::status::{Answer, Question, ask_within, is_running};
+use starling_protocol::wire;
+use starling_store::{CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs one of the checkpoint commands.
 pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     match command {
+        CheckpointCommand::Now(args) => now(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
         CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?),
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
@@ -20,63 +27,78 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
                 checkpoint.state.theta.len(),
                 checkpoint.record.state_root
             );
-            Ok(ExitCode::SUCCESS)
         }
-        CheckpointCommand::Export { folder, output } => {
-            let checkpoint = open(folder)?;
-            export(&checkpoint, output)?;
-            println!(
-                "wrote {} parameters of round {} to {}",
-                checkpoint.state.theta.len(),
-                checkpoint.record.round,
-                output.display()
-            );
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// Opens and verifies a checkpoint; damage leads to exit code 4.
-pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
-    open_checkpoint(folder).map_err(crate::runtime::store_failure)
-}
-
-/// Writes the weights under their Hugging Face names, as Python's safetensors reads them.
-fn export(checkpoint: &Checkpoint, output: &Path) -> Result<(), Failure> {
-    let mut rest = checkpoint.state.theta.as_slice();
-    let mut tensors = Vec::new();
-    for tensor in &checkpoint.manifest.tensors {
-        let elements = tensor.elements().filter(|n| *n <= rest.len());
-        let elements = elements
-            .ok_or_else(|| Failure::message(Code::StoreDamaged, format!("{} is larger than the model", tensor.name)))?;
-        let (values, after) = rest.split_at(elements);
-        tensors.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
-        rest = after;
-    }
-    let metadata = [
-        ("format", "pt".to_string()),
-        ("run", checkpoint.spec.name.clone()),
-        ("round", checkpoint.record.round.to_string()),
-    ];
-    let metadata = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    export_safetensors(output, &tensors, &metadata).map_err(crate::runtime::store_failure)
-}
-
-fn list(home: &Path) -> Result<ExitCode, Failure> {
-    let folder = home.join("checkpoints");
-    let mut found: Vec<_> = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries.filter_map(|e| e.ok().map(|e| e.path())).filter(|p| p.is_dir()).collect(),
-        Err(_) => Vec::new(),
-    };
-    found.sort();
-    if found.is_empty() {
-        println!("no checkpoints in {}: a run writes one when its budget is spent", folder.display());
-    }
-    for path in found {
-        match describe_checkpoint(&path) {
-            Ok(m) => println!("{}  round {}, {} tokens, state {:.8}", path.display(), m.round, m.tokens, m.state_root),
-            Err(e) => println!("{}  not readable: {e}", path.display()),
+        CheckpointCommand::Export { folder, output, force, tokenizer } => {
+            let trained = Trained::of_folder(folder)?;
+            trained.tell();
+            export(&trained, output, *force, tokenizer.as_deref())?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the running node write a checkpoint, or writes one of the state on a node's disk, and prints its path.
+fn now(home: &Path) -> Result<(), Failure> {
+    let (path, round, is_new) = if is_running(home) {
+        match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
+            Answer::Checkpoint { path, round, is_new, .. } => (PathBuf::from(path), round, is_new),
+            Answer::Error { message } => {
+                let why = format!("the node in {} wrote no checkpoint: {message}", home.display());
+                return Err(Failure::message(Code::Refused, why));
+            }
+            _ => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+        }
+    } else {
+        of_disk(home)?
+    };
+    let there = if is_new { "" } else { " (it was there already)" };
+    println!("checkpoint of round {round}: {}{there}", path.display());
+    Ok(())
+}
+
+/// Writes a checkpoint of the state on the disk of a node at rest. Others stay, however many they are.
+fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
+    let store = open_at_rest(home)?;
+    let (LoadedState { record, schema, state, .. }, spec) = load(&store)?;
+    let path = checkpoint_path(&checkpoints_folder(home), record.round);
+    if is_checkpoint_of(&path, &record.digest()) {
+        return Ok((path, record.round, false));
+    }
+    let tensors = model_config(&spec.model).schema().tensors.into_iter();
+    let tensors: Vec<_> = tensors.map(|tensor| TensorShape { name: tensor.name, shape: tensor.shape }).collect();
+    let tokenizer = std::fs::read(home.join(TOKENIZER_FILE)).ok();
+    let extras: Vec<_> = tokenizer.iter().map(|bytes| (TOKENIZER_FILE, bytes.as_slice())).collect();
+    let encoded = wire::encode_spec(&spec);
+    let source = CheckpointSource {
+        record: &record,
+        spec: &encoded,
+        schema,
+        tensors: &tensors,
+        state: &state,
+        extras: &extras,
+    };
+    store.write_checkpoint(&path, &source, false).map_err(store_failure)?;
+    Ok((path, record.round, true))
+}
+
+fn list(home: &Path) {
+    let folder = checkpoints_folder(home);
+    let found = list_checkpoints(&folder);
+    if found.is_empty() {
+        println!(
+            "no checkpoints in {}: a node writes one when its run or the node ends, and as [checkpoint] in the node \
+             file says; `starling checkpoint now` writes one of its present state",
+            folder.display()
+        );
+    }
+    for kept in found {
+        let path = kept.path.display();
+        match kept.manifest {
+            Ok(m) => {
+                let (seq, round, tokens, root) = (m.seq, m.round, m.tokens, m.state_root.short());
+                println!("{path}  round {round}, record {seq}, {tokens} tokens, state {root}");
+            }
+            Err(e) => println!("{path}  not readable: {e}"),
+        }
+    }
 }

@@ -1,12 +1,9 @@
 //! `starling generate`: text from a trained model.
 
-use super::checkpoint::open;
+use super::trained::Trained;
 use crate::cli::GenerateArgs;
-use crate::config::run_file::{model_config, tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use rand::{Rng, SeedableRng};
-use starling_data::Tokenizer;
-use starling_kernels::{DeviceChoice, TrainerOptions};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -15,26 +12,9 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     if !(args.temperature.is_finite() && args.temperature >= 0.0) {
         return Err(Failure::message(Code::Usage, "--temperature must be 0 or more"));
     }
-    let checkpoint = open(&args.checkpoint)?;
-    let model = model_config(&checkpoint.spec.model);
-    let beside = args.checkpoint.join("tokenizer.json");
-    let choice = match &args.tokenizer {
-        Some(path) => path.to_string_lossy().into_owned(),
-        None if beside.is_file() => beside.to_string_lossy().into_owned(),
-        None => "bytes".into(),
-    };
-    let tokenizer = Tokenizer::load(&tokenizer_choice(&choice))?;
-    if tokenizer.digest() != checkpoint.spec.data.tokenizer {
-        return Err(Failure::message(
-            Code::ConfigMismatch,
-            "the checkpoint was trained with another tokenizer: give its tokenizer.json with --tokenizer",
-        ));
-    }
-    let device: DeviceChoice =
-        args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
-    let options = TrainerOptions { batch: 1, accumulate: 1, ..trainer_options(&checkpoint.spec.inner, 0) };
-    let mut trainer = starling_kernels::open_trainer(&device, &model, &options)?;
-    trainer.load(&checkpoint.state.theta)?;
+    let trained = Trained::find(&args.model)?;
+    let (tokenizer, _) = trained.tokenizer(args.tokenizer.as_deref())?;
+    let (mut trainer, model) = trained.open(&args.device, trained.spec.model.seq_len as usize, 1)?;
 
     let mut tokens = tokenizer.encode(&args.prompt)?;
     if tokens.is_empty() {

@@ -5,11 +5,14 @@ pub mod audit;
 pub mod chain;
 pub mod checkpoint;
 pub mod doctor;
+pub mod eval;
+mod export;
 pub mod generate;
 pub mod invite;
 pub mod new;
 pub mod revoke;
 pub mod status;
+mod trained;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Code, Failure};
@@ -31,6 +34,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Chain(command) => chain::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Eval(args) => eval::run(&args),
     };
     outcome.unwrap_or_else(|failure| failure.report())
 }

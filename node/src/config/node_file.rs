@@ -1,5 +1,6 @@
 //! `NODE.toml`: settings of this machine. Every key can be given on the command line instead.
 
+use crate::config::checkpoint_table::CheckpointTable;
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file;
@@ -58,6 +59,7 @@ pub struct NodeFile {
     pub snapshot_every: u64,
     pub inner: InnerTable,
     pub store: StoreTable,
+    pub checkpoint: CheckpointTable,
 }
 
 /// `[inner]`: this node's own training.
@@ -115,6 +117,7 @@ impl Default for NodeFile {
             snapshot_every: 16,
             inner: InnerTable::default(),
             store: StoreTable::default(),
+            checkpoint: CheckpointTable::default(),
         }
     }
 }
@@ -147,6 +150,9 @@ impl NodeFile {
                 path.display()
             );
             return Err(Failure::message(Code::Usage, why));
+        }
+        if let Err(why) = file.checkpoint.every() {
+            return Err(Failure::message(Code::Usage, format!("{}: {why}", path.display())));
         }
         Ok(file)
     }
@@ -225,6 +231,7 @@ fn folder_from(variable: &str, below_home: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::checkpoint_table::Every;
 
     fn load(text: &str) -> Result<NodeFile, String> {
         let dir = tempfile::tempdir().expect("a folder");
@@ -263,5 +270,16 @@ mod tests {
         assert!(load("[inner]\nhalt_on_divergence = false").is_ok_and(|file| !file.inner.halt_on_divergence));
         let shown = toml::to_string(&NodeFile::default()).expect("it can be shown");
         assert!(shown.contains("[store]\nmax_gib = 0.0"), "{shown}");
+    }
+
+    #[test]
+    fn checkpoints_are_set_in_a_table_of_their_own() {
+        let file = load("[checkpoint]\nevery = \"2 h\"\nkeep = 5").expect("it is sound");
+        let two_hours = Every::Time(std::time::Duration::from_secs(7200));
+        assert_eq!((file.checkpoint.every(), file.checkpoint.keep), (Ok(two_hours), 5));
+        let said = load("[checkpoint]\nevery = \"often\"").expect_err("no time");
+        assert!(said.starts_with("checkpoint.every is \"often\""), "{said}");
+        let said = load("[checkpoint]\nevery = [1]").expect_err("neither");
+        assert!(said.contains("checkpoint.every") && said.contains("30 min") && said.contains("line 2"), "{said}");
     }
 }

@@ -1,6 +1,7 @@
 //! Estimates the disk that a node's folder takes, and checks that it is there, before anything is written.
 
 use super::ledger::store_failure;
+use crate::config::checkpoint_table::CheckpointTable;
 use crate::config::node_file::{NodeFile, StoreTable};
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
@@ -35,6 +36,8 @@ pub struct DiskNeed {
     pub residual: u64,
     /// The parameters alone.
     pub parameters: u64,
+    /// Checkpoints that stay.
+    pub checkpoints: u64,
 }
 
 impl DiskNeed {
@@ -52,6 +55,7 @@ impl DiskNeed {
             moments: if has_moments { parameters.saturating_mul(2) } else { 0 },
             residual: if spec.sync.codec.suits_rings() { 0 } else { parameters },
             parameters,
+            checkpoints: CheckpointTable::default().keep as u64,
         }
     }
 
@@ -68,12 +72,13 @@ impl DiskNeed {
         ])
     }
 
-    /// The most that the node takes without a bound, with a checkpoint at the end.
+    /// The most that the node takes without a bound, with the checkpoints that stay, one that somebody has asked for, and one
+    /// that is being written.
     pub fn most(&self) -> u64 {
         let [_, states] = STATES;
         let [_, ahead] = UPDATES_AHEAD;
         sum([
-            (states + 1).saturating_mul(self.state),
+            self.checkpoints.saturating_add(states + 2).saturating_mul(self.state),
             self.rounds.saturating_mul(2).saturating_add(ahead).saturating_mul(self.update),
             // Those on the disk stay until new ones are written.
             self.moments.saturating_mul(2),
@@ -124,9 +129,12 @@ impl DiskNeed {
         let most = if bound > 0 { bound.min(self.most()) } else { self.most() };
         Ok((there < most).then(|| {
             format!(
-                "the folder {home} may come to take {most} bytes ({}), and {there} are free or the folder's already \
-                 ({}): set store.max_gib to {:.1} or less in the node file, and older snapshots go in time",
+                "the folder {home} may come to take {most} bytes ({}, {} checkpoints of {} among it), and {there} are free \
+                 or the folder's already ({}): set store.max_gib to {:.1} or less in the node file, and older snapshots go \
+                 in time, or set a lower checkpoint.keep",
                 human_bytes(most),
+                self.checkpoints.saturating_add(2),
+                human_bytes(self.state),
                 human_bytes(there),
                 // Never less than what the next start asks for.
                 StoreTable::gib_for(in_bound.max(there - there / 10)),
@@ -160,7 +168,8 @@ pub fn check(spec: &RunSpec, node: &NodeFile, home: &Path, trains: bool) -> Resu
 
 /// The same without a log: the bytes that the folder comes to take at most, and the warning.
 pub fn room(spec: &RunSpec, node: &NodeFile, home: &Path, trains: bool) -> Result<(u64, Option<String>), Failure> {
-    let need = DiskNeed::of(spec, node.snapshot_every, trains);
+    let checkpoints = node.checkpoint.keep as u64;
+    let need = DiskNeed { checkpoints, ..DiskNeed::of(spec, node.snapshot_every, trains) };
     let (taken, free) = folder_and_free(home).map_err(store_failure)?;
     let warning = need.judge(node, home, taken.saturating_add(free))?;
     let most = match node.store.max_bytes() {

@@ -67,6 +67,8 @@ pub struct Settings {
     pub home: PathBuf,
     /// The name that this machine shows beside the node's id.
     pub name: Option<String>,
+    /// Steps are only waited for: the parameters are of no use to anybody.
+    pub is_null: bool,
     pub device: String,
     pub elements: usize,
     pub validate_every: u64,
@@ -120,7 +122,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Runs the node to its end. Returns the path of the final checkpoint if one was written.
+    /// Runs the node to its end.
     pub async fn run(parts: Parts) -> Result<Finish, Failure> {
         let (results, result_queue) = mpsc::channel(RESULTS_MAX);
         let Parts { net_events, questions, ledger, mut trainer, .. } = parts;
@@ -190,7 +192,7 @@ impl Driver {
                 Some(asked) = queues.questions.recv() => {
                     // A tick first: the engine's view is as old as its last input.
                     self.feed(Input::Tick).await?;
-                    self.answer(asked);
+                    self.answer(asked).await?;
                 }
                 () = alarm.rings(self.wake_at()) => {
                     self.show_lasting_wait();
@@ -269,6 +271,10 @@ impl Driver {
             LedgerReply::Mended { why } => {
                 metrics::counter!("starling_own_faults_total").increment(1);
                 self.show(Event::OwnFault { detail: format!("{why}; it was read from disk again") });
+                Ok(())
+            }
+            LedgerReply::Checkpoint { purpose, outcome } => {
+                self.show_checkpoint(purpose, outcome);
                 Ok(())
             }
             LedgerReply::Fatal(failure) => Err(failure),
@@ -369,6 +375,15 @@ async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
         } else if thread.join().is_err() {
             tracing::error!("a thread of the node panicked; see the message before");
         }
+    }
+}
+
+/// Waits for SIGTERM or Ctrl-C, from now on.
+pub async fn asked_to_leave() {
+    match Signals::new() {
+        Ok(mut signals) => signals.recv().await,
+        // Without them there is nothing to wait for.
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -17,15 +17,17 @@ const DIVERGED: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
-    /// Ends the node: peers get the last record, the final checkpoint is written, then everything is dropped.
+    /// Ends the node: a checkpoint is written, peers get the last record, then everything is dropped.
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
         // What the last validation shows is told, and ends nothing any more.
         self.settings.halt_on_divergence = false;
+        if finish == Finish::Left {
+            self.leaving_checkpoint(queues).await?;
+        }
         if finish == Finish::BudgetSpent {
-            let round = self.final_checkpoint().await?;
-            tracing::debug!("wrote the checkpoint of round {round}");
+            self.final_checkpoint(queues).await?;
             let sequences = self.settings.validate_sequences;
             self.device.validate(sequences);
             self.farewell(queues, sequences > 0).await?;

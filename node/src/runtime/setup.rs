@@ -6,7 +6,7 @@ use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
 use super::hearing;
-use super::ledger::{self, Ledger, Naming, store_failure};
+use super::ledger::{self, CheckpointPlan, Ledger, Naming, store_failure};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
@@ -17,6 +17,7 @@ use super::settings;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
+use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
@@ -204,13 +205,14 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
         node: identity.node_id(),
         spec: spec_bytes,
         tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
-        extras: tokenizer_file(&origin.run)?,
+        extras: tokenizer_file(&origin.run, &home)?,
     };
     let device_name = trainer.device().to_string();
     let fragments = Fragments::of(&spec.sync, canonical.elements());
     let ways = (fragments, spec.sync.mode);
     let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
-    let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
+    let plan = checkpoint_plan(&node, &home)?;
+    let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, (node.snapshot_every, plan))?;
     serving.set_ledger(&ledger.jobs);
     let validate_every = node.validate_every(spec.sync.mode);
     let gossip = pair_setting(&spec, &net);
@@ -253,6 +255,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
         settings: Settings {
             home,
             name,
+            is_null: args.null_trainer.is_some(),
             device: device_name,
             elements,
             validate_every,
@@ -336,15 +339,15 @@ fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -> Re
     ))
 }
 
-/// The tokenizer file, which goes into checkpoints, if the run has one here.
-fn tokenizer_file(run: &RunSource) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    match run {
-        RunSource::File(file) if file.data.tokenizer != "bytes" => {
-            let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
-            Ok(vec![("tokenizer.json".into(), bytes)])
-        }
-        _ => Ok(Vec::new()),
-    }
+fn checkpoint_plan(node: &NodeFile, home: &Path) -> Result<CheckpointPlan, Failure> {
+    let table = &node.checkpoint;
+    let every = table.every().map_err(|why| Failure::message(Code::Usage, why))?;
+    Ok(CheckpointPlan { folder: checkpoints_folder(home), every, keep: table.keep })
+}
+
+/// The folder of a node's checkpoints.
+pub fn checkpoints_folder(home: &Path) -> PathBuf {
+    home.join("checkpoints")
 }
 
 fn open_trainer(

@@ -54,8 +54,27 @@ pub async fn prepare(
     let teller = screen.teller();
     let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&teller, p));
     let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")??;
+    if let Some(said) = other_share(dataset.manifest(), file.data.holdout) {
+        screen.line(&said);
+    }
     spec.data.manifest = dataset.manifest().digest();
     Ok((spec, Text::Here(Box::new(dataset))))
+}
+
+/// A text of few blocks has another share held out than the run file asks for; says so if it is half as much again.
+fn other_share(manifest: &DataManifest, asked: f64) -> Option<String> {
+    let (held, all) = (manifest.validation_bytes, manifest.validation_bytes.saturating_add(manifest.train_bytes));
+    let share = held as f64 / all.max(1) as f64;
+    (share > 1.5 * asked).then(|| {
+        format!(
+            "held out for validation: {} of {}, which is {:.1} % where data.holdout asks for {:.1} %: text is held out in \
+             whole blocks of 64 KiB and more, and of a text of fewer than eleven blocks a tenth at the least",
+            human_bytes(held),
+            human_bytes(all),
+            share * 100.0,
+            asked * 100.0
+        )
+    })
 }
 
 /// Checks every value of the run file. Returns the run's specification, whose manifest is zero until the text is known,

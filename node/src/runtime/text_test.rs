@@ -46,3 +46,24 @@ async fn a_member_is_asked_beside_any_number_of_strangers_and_each_gets_a_turn()
     search.ask(now, Vec::new(), is_stranger, refuses);
     assert!(search.asked.is_empty(), "who is gone is forgotten");
 }
+
+#[test]
+fn a_share_that_was_not_asked_for_is_said() {
+    let zero = Digest::default();
+    let manifest = |train_bytes, validation_bytes| DataManifest {
+        vocab: 256,
+        tokenizer: zero,
+        train_tokens: train_bytes,
+        validation_tokens: validation_bytes,
+        train_bytes,
+        validation_bytes,
+        order1_micronats: 0,
+        shards: Vec::new(),
+    };
+    let said = other_share(&manifest(900 << 10, 100 << 10), 0.01).expect("a tenth is not a hundredth");
+    for part in ["100.0 KiB of 1000.0 KiB", "10.0 %", "asks for 1.0 %"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+    assert_eq!(other_share(&manifest(900 << 10, 100 << 10), 0.1), None);
+    assert_eq!(other_share(&manifest(990 << 10, 14 << 10), 0.01), None, "blocks are no finer");
+}

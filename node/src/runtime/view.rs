@@ -1,9 +1,8 @@
-//! The driver as watchers see it: the answers of the status socket, commits, and the final checkpoint.
+//! The driver as watchers see it: the answers of the status socket, and commits.
 
 use super::driver::Driver;
-use super::ledger::Job;
 use super::notice::{hold_text, seeking_text};
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::net::UnreachedPeer;
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{
@@ -21,11 +20,15 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 impl Driver {
-    /// Answers a question of the status socket.
-    pub(super) fn answer(&mut self, (question, reply): Asked) {
+    /// Answers a question of the status socket, or has it answered later.
+    pub(super) async fn answer(&mut self, (question, reply): Asked) -> Result<(), Failure> {
         let answer = match question {
+            Question::Checkpoint => return self.checkpoint_for(reply).await,
             Question::Status => Answer::Status(Box::new(self.status())),
-            Question::Invite(terms) => return self.invite(terms, reply),
+            Question::Invite(terms) => {
+                self.invite(terms, reply);
+                return Ok(());
+            }
             Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
                 Ok(revocation) => {
                     let subject = revocation.subject.to_string();
@@ -37,6 +40,7 @@ impl Driver {
         };
         // The asker may have gone.
         let _ = reply.send(answer);
+        Ok(())
     }
 
     /// Makes a ticket in a task of its own, since the network says where the members are.
@@ -190,23 +194,6 @@ impl Driver {
     pub(super) fn everybody_finished(&self) -> bool {
         let view = self.engine.view();
         view.members.iter().chain(&view.others).filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= view.seq)
-    }
-
-    /// Writes the final checkpoint and shows where; returns its round.
-    pub(super) async fn final_checkpoint(&mut self) -> Result<u64, Failure> {
-        let round = self.state.head().record.round;
-        let folder = self.settings.home.join("checkpoints").join(format!("round-{round:06}"));
-        let (reply, written) = tokio::sync::oneshot::channel();
-        self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;
-        match written.await {
-            Ok(Ok(())) => {
-                let path = folder.display().to_string();
-                self.show(Event::Checkpoint { path, round });
-                Ok(round)
-            }
-            Ok(Err(e)) => Err(Failure::message(Code::Refused, format!("the final checkpoint was not written: {e}"))),
-            Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
-        }
     }
 }
 

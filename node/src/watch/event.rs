@@ -272,6 +272,10 @@ pub enum Event {
         path: String,
         round: u64,
     },
+    /// A checkpoint was due or asked for, and was not written; the node goes on.
+    CheckpointFailed {
+        reason: String,
+    },
     Finished {
         reason: String,
     },

@@ -27,6 +27,8 @@ pub enum Question {
     Status,
     Invite(Terms),
     Revoke(Subject),
+    /// Write a checkpoint of the present state, unless the newest is of it.
+    Checkpoint,
 }
 
 /// The subject of a revocation.
@@ -61,6 +63,7 @@ pub enum Answer {
     Status(Box<Status>),
     Invite { ticket: String },
     Revoked { subject: String },
+    Checkpoint { path: String, seq: u64, round: u64, is_new: bool },
     Error { message: String },
 }
 
@@ -292,6 +295,19 @@ fn error(message: &str) -> Answer {
 /// # Errors
 /// No node runs there, or it does not answer within 10 seconds.
 pub fn ask(home: &Path, question: Question) -> anyhow::Result<Answer> {
+    ask_within(home, question, Duration::from_secs(10))
+}
+
+/// Whether a node answers in `home`.
+pub fn is_running(home: &Path) -> bool {
+    UnixStream::connect(socket_path(home)).is_ok()
+}
+
+/// Asks the node in `home` something that takes time.
+///
+/// # Errors
+/// No node runs there, or it does not answer in this time.
+pub fn ask_within(home: &Path, question: Question, patience: Duration) -> anyhow::Result<Answer> {
     let path = socket_path(home);
     let mut stream = match UnixStream::connect(&path) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => anyhow::bail!(
@@ -300,7 +316,7 @@ pub fn ask(home: &Path, question: Question) -> anyhow::Result<Answer> {
         ),
         other => other.with_context(|| format!("cannot speak with the node in {}", home.display()))?,
     };
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(patience))?;
     writeln!(stream, "{}", serde_json::to_string(&question)?)?;
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).context("the node did not answer in time")?;
@@ -312,7 +328,7 @@ pub fn running_homes(data: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
     let mut homes: Vec<_> = entries
         .filter_map(|e| e.ok().map(|e| e.path()))
-        .filter(|home| UnixStream::connect(socket_path(home)).is_ok())
+        .filter(|home| is_running(home))
         .collect();
     homes.sort();
     homes

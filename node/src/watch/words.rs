@@ -174,6 +174,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::Refused { peer, reason } => format!("refused {}: {reason}", node(peer)),
         Event::Diverges { round, why } => format!("THE TRAINING DIVERGES in round {round}: {why}"),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
+        Event::CheckpointFailed { reason } => format!("no checkpoint was written: {reason}"),
         Event::Finished { reason } => format!("finished: {reason}"),
         Event::Phase { .. }
         | Event::Step { .. }

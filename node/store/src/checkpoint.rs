@@ -12,11 +12,12 @@
 
 use crate::folder::sync_dir;
 use crate::replace::{install, remove_dir, sibling};
-use crate::sealed::{AtomicFile, Kind, SealedReader, SealedWriter};
-use crate::weights::{SafetensorsFile, TensorShape, TensorView, write_safetensors};
+use crate::sealed::{AtomicFile, Kind, SealedReader, SealedWriter, extend_le};
+use crate::weights::{SafetensorsFile, TensorShape, safetensors_header};
+use crate::writing::{self, StateChunks};
 use crate::{Part, StoreError, space};
 use serde::{Deserialize, Serialize};
-use starling_protocol::limits::{PARAMETERS_MAX, RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX};
+use starling_protocol::limits::{PARAMETERS_MAX, RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
 use starling_protocol::record::Record;
 use starling_protocol::run::{ModelSpec, RunSpec};
 use starling_protocol::state::{self, State};
@@ -24,6 +25,7 @@ use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 
 const FORMAT: u32 = 1;
@@ -49,9 +51,19 @@ pub struct CheckpointSource<'a> {
     pub schema: Digest,
     /// The tensors that theta consists of, in its order.
     pub tensors: &'a [TensorShape],
-    pub state: &'a State,
+    /// The state of the record. It may change elsewhere meanwhile.
+    pub state: &'a dyn StateChunks,
     /// Further files by name, such as a tokenizer.
     pub extras: &'a [(&'a str, &'a [u8])],
+}
+
+impl CheckpointSource<'_> {
+    /// Bytes that the checkpoint takes on the disk, and a little more.
+    pub fn bytes(&self) -> u64 {
+        let extras: u64 = self.extras.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let state = self.state.elements().saturating_mul(4 * u64::from(self.state.vectors()));
+        state.saturating_add(extras).saturating_add(1 << 20)
+    }
 }
 
 /// An opened checkpoint, all of it verified.
@@ -104,15 +116,14 @@ pub struct CheckpointFile {
 ///
 /// # Errors
 /// [`StoreError::StateMismatch`] when the state is not the record's state,
-/// [`StoreError::NotACheckpoint`] when `dir` is something else, [`StoreError::Full`] when there is no room.
+/// [`StoreError::NotACheckpoint`] when `dir` is something else, [`StoreError::Full`] when there is no room,
+/// [`StoreError::GivenUp`] when the state is not wanted any more. Nothing is left of a checkpoint that was not written.
 pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
-    let spec = check_source(source)?;
     if dir.exists() && !replaceable(dir) {
         return Err(StoreError::NotACheckpoint { path: dir.to_path_buf() });
     }
-    let extras: u64 = source.extras.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    let vectors = source.state.vectors().count() as u64;
-    space::require(dir, 4 * vectors * source.state.elements() as u64 + extras + (1 << 20), 0)?;
+    space::require(dir, source.bytes(), 0)?;
+    let spec = check_source(source)?;
     let staging = sibling(dir, "new")?;
     remove_dir(&staging)?;
     fs::create_dir_all(&staging).map_err(|e| StoreError::io("create", &staging, 4096, e))?;
@@ -125,7 +136,7 @@ fn check_source(source: &CheckpointSource<'_>) -> Result<RunSpec, StoreError> {
     let malformed = |what, why: String| StoreError::Malformed { what, why };
     let spec = wire::decode_spec(source.spec).map_err(|e| malformed("run specification", e.to_string()))?;
     let sizes = source.tensors.iter().try_fold(0usize, |sum, tensor| sum.checked_add(tensor.elements()?));
-    if sizes != Some(source.state.elements()) {
+    if sizes.map(|sum| sum as u64) != Some(source.state.elements()) {
         return Err(malformed("the list of tensors", "it does not add up to the parameters".into()));
     }
     if source.extras.len() > EXTRAS_MAX || !source.extras.iter().all(|(name, bytes)| is_extra(name, bytes.len() as u64))
@@ -136,9 +147,8 @@ fn check_source(source: &CheckpointSource<'_>) -> Result<RunSpec, StoreError> {
     Ok(spec)
 }
 
-fn check_root(record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
-    let manifest = state.manifest(*schema).map_err(|e| StoreError::Malformed { what: "state", why: e.to_string() })?;
-    let got = state::root(&manifest);
+fn check_root(record: &Record, schema: &Digest, state: &dyn StateChunks) -> Result<(), StoreError> {
+    let got = state::root(&writing::manifest_of(Path::new(MODEL), record.seq, schema, state)?);
     if got != record.state_root {
         return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
     }
@@ -159,23 +169,23 @@ fn write_files(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
 }
 
 fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> Result<CheckpointFile, StoreError> {
-    let mut rest = source.state.theta.as_slice();
-    let mut views = Vec::with_capacity(source.tensors.len());
-    for tensor in source.tensors {
-        // The sizes were checked to add up.
-        let (values, after) = rest.split_at(tensor.elements().unwrap_or(0));
-        views.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
-        rest = after;
-    }
+    // The sizes were checked to add up.
+    let listed = source.tensors.iter();
+    let listed = listed.map(|t| (t.name.as_str(), t.shape.as_slice(), t.elements().unwrap_or(0)));
     let metadata = BTreeMap::from([
         ("format".to_owned(), "pt".to_owned()),
         ("starling.run".to_owned(), spec.name.clone()),
         ("starling.round".to_owned(), source.record.round.to_string()),
         ("starling.state_root".to_owned(), source.record.state_root.to_string()),
     ]);
-    let mut file = AtomicFile::create_shared(folder, &folder.join(MODEL))?;
+    let header = safetensors_header(listed, &metadata)?;
+    let mut file = AtomicFile::create_shared(folder, &folder.join(MODEL))?.synced_on_the_way();
     let mut hasher = blake3::Hasher::new();
-    write_safetensors(&views, &metadata, |bytes| {
+    hasher.update(&header);
+    file.write(&header)?;
+    // The tensors are theta's elements in its order.
+    let of_theta = state::chunk_count(source.state.elements(), 1);
+    write_chunks(source, 0..of_theta, &mut |bytes| {
         hasher.update(bytes);
         file.write(bytes)
     })?;
@@ -185,20 +195,36 @@ fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
 
 fn write_state(folder: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
     let record = wire::encode_record(source.record);
-    let moments = &source.state.moments;
-    let payload = 8 + record.len() + source.spec.len() + 32 + 8 + 4 * moments.iter().map(Vec::len).sum::<usize>();
-    let file = AtomicFile::create_shared(folder, &folder.join(STATE))?;
-    let mut writer = SealedWriter::begin(file, &STATE_KIND, payload as u64)?;
+    let (elements, vectors) = (source.state.elements(), source.state.vectors());
+    let moments = elements.saturating_mul(4 * u64::from(vectors.saturating_sub(1)));
+    let payload = (8 + record.len() + source.spec.len() + 32 + 8) as u64 + moments;
+    let file = AtomicFile::create_shared(folder, &folder.join(STATE))?.synced_on_the_way();
+    let mut writer = SealedWriter::begin(file, &STATE_KIND, payload)?;
     for part in [record.as_slice(), source.spec] {
         writer.write(&(part.len() as u32).to_le_bytes())?;
         writer.write(part)?;
     }
     writer.write(&source.schema.0)?;
-    writer.write(&(source.state.elements() as u64).to_le_bytes())?;
-    for moment in moments {
-        writer.write_f32s(moment)?;
-    }
+    writer.write(&elements.to_le_bytes())?;
+    let of_moments = state::chunk_count(elements, 1)..state::chunk_count(elements, vectors);
+    write_chunks(source, of_moments, &mut |bytes| writer.write(bytes))?;
     writer.commit()
+}
+
+/// Hands the bytes of these chunks of the state to `write`, one after the other; the state is done with them then.
+fn write_chunks(
+    source: &CheckpointSource<'_>,
+    chunks: Range<usize>,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut bytes = Vec::with_capacity(STATE_CHUNK_BYTES);
+    for index in chunks {
+        bytes.clear();
+        writing::read_chunk(source.record.seq, source.state, index, &mut |floats| extend_le(&mut bytes, floats))?;
+        source.state.done_with(index);
+        write(&bytes)?;
+    }
+    Ok(())
 }
 
 fn write_plain(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
@@ -211,12 +237,26 @@ fn write_plain(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError
 pub fn describe_checkpoint(dir: &Path) -> Result<CheckpointManifest, StoreError> {
     let path = dir.join(MANIFEST);
     let text = read_limited(&path, MANIFEST_BYTES_MAX)?;
-    let manifest: CheckpointManifest = serde_json::from_slice(&text)
-        .map_err(|e| StoreError::damaged(Part::Checkpoint, &path, format!("it is malformed: {e}")))?;
-    if manifest.format != FORMAT {
-        return Err(StoreError::Format { path, found: manifest.format, known: FORMAT });
+    let malformed =
+        |e: serde_json::Error| StoreError::damaged(Part::Checkpoint, &path, format!("it is malformed: {e}"));
+    // Another format may have other fields, so its number is read first.
+    let Format { format } = serde_json::from_slice(&text).map_err(malformed)?;
+    if format != FORMAT {
+        return Err(StoreError::CheckpointFormat { path: dir.to_path_buf(), found: format, known: FORMAT });
     }
-    Ok(manifest)
+    serde_json::from_slice(&text).map_err(malformed)
+}
+
+/// The part of `manifest.json` that all formats have.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// Whether `dir` holds a checkpoint of this record with files as long as its list says; their bytes are not read.
+pub fn is_checkpoint_of(dir: &Path, record: &Digest) -> bool {
+    let is_whole = |file: &CheckpointFile| fs::metadata(dir.join(&file.name)).is_ok_and(|m| m.len() == file.bytes);
+    describe_checkpoint(dir).is_ok_and(|manifest| manifest.record == *record && manifest.files.iter().all(is_whole))
 }
 
 /// Opens a checkpoint and verifies all of it, down to the state root.

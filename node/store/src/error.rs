@@ -42,7 +42,9 @@ impl Damage {
             Part::Chain => "let the node fetch the chain from its peers; damaged parts are set aside, not deleted",
             Part::State => "let the node fetch the state from its peers",
             Part::Private => "nothing: the node goes on with fresh optimizer moments",
-            Part::Checkpoint => "export the checkpoint again, or copy it from another node",
+            Part::Checkpoint => {
+                "take another (`starling checkpoint list`), write one anew (`starling checkpoint now`), or export it again"
+            }
         }
     }
 
@@ -88,6 +90,11 @@ pub enum StoreError {
          start this node with a new folder (--home)"
     )]
     Format { path: PathBuf, found: u32, known: u32 },
+    #[error(
+        "the checkpoint {path} has format {found}, and this release reads format {known}: use the release that wrote it, \
+         or export a checkpoint of the node with this one (`starling checkpoint now`)"
+    )]
+    CheckpointFormat { path: PathBuf, found: u32, known: u32 },
     #[error("record {seq} is committed here already")]
     AlreadyCommitted { seq: u64 },
     #[error("record {seq} does not follow the head here ({why}); fetch the records between, or reset the chain")]
@@ -105,7 +112,7 @@ pub enum StoreError {
     #[error("record {seq} is not on the chain of this store, so its snapshot is of no use here")]
     NotOnChain { seq: u64 },
     #[error(
-        "the snapshot of record {seq} was given up: the node ends, or has another state or a newer snapshot by now"
+        "writing the state of record {seq} was given up: the node ends, or has another state or a newer snapshot by now"
     )]
     GivenUp { seq: u64 },
     #[error("{count} chunks of the state to adopt are missing, the first is {first}; fetch them, then finish again")]

@@ -18,7 +18,9 @@ mod bound;
 mod candidates;
 mod chain;
 mod checkpoint;
+mod checkpoints;
 mod error;
+mod export;
 mod folder;
 mod holding;
 mod mirror;
@@ -42,14 +44,16 @@ pub use arriving::Arriving;
 pub use chain::EncodedLink;
 pub use checkpoint::{
     Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
-    open_checkpoint,
+    is_checkpoint_of, open_checkpoint,
 };
+pub use checkpoints::{Kept, checkpoint_path, keep_checkpoints, list_checkpoints, newest_checkpoint};
 pub use error::{Damage, Part, StoreError};
+pub use export::{Model, abandon_export, export_folder, export_weights};
 pub use pieces::{Pieces, UPDATE_PIECE_BYTES};
 pub use private::{PrivateReader, PrivateWriter};
 pub use recording::Recording;
 pub use snapshot::{LoadedState, SNAPSHOT_EVERY, SnapshotKind};
 pub use space::{DiskSpace, folder_and_free};
 pub use store::{Opened, Run, Store, StoreOptions};
-pub use weights::{Tensor, TensorShape, TensorView, export_safetensors, read_safetensors};
+pub use weights::{Tensor, TensorShape, TensorView, read_safetensors};
 pub use writing::StateChunks;

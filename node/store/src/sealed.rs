@@ -21,6 +21,8 @@ const SEAL: u64 = 32;
 const CONTEXT: &str = "starling store file v1";
 /// Bytes moved at a time between f32 vectors and files.
 const BLOCK: usize = 1 << 20;
+/// Bytes that wait in the page cache for one sync, in files that ask for it.
+const SYNCED_TOGETHER: u64 = 256 << 20;
 
 /// A file that appears under its name only when [`AtomicFile::commit`] succeeds.
 pub(crate) struct AtomicFile {
@@ -28,6 +30,8 @@ pub(crate) struct AtomicFile {
     tmp: PathBuf,
     target: PathBuf,
     written: u64,
+    /// Bytes since the last sync, in a file that is synced on the way.
+    unsynced: Option<u64>,
     done: bool,
 }
 
@@ -55,7 +59,14 @@ impl AtomicFile {
             .open(&tmp)
             .map_err(|e| StoreError::io("create", &tmp, 4096, e))?;
         let target = target.to_path_buf();
-        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), tmp, target, written: 0, done: false })
+        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), tmp, target, written: 0, unsynced: None, done: false })
+    }
+
+    /// Syncs the file on the way, too: a large one that waited in the page cache as a whole would hold up the syncs of all
+    /// others.
+    pub fn synced_on_the_way(mut self) -> Self {
+        self.unsynced = Some(0);
+        self
     }
 
     /// The metadata of the temporary file, which keeps them when it is renamed.
@@ -64,14 +75,27 @@ impl AtomicFile {
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.written += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|e| StoreError::io("write", &self.target, self.written, e))
+        let length = bytes.len() as u64;
+        self.written += length;
+        self.file.write_all(bytes).map_err(|e| StoreError::io("write", &self.target, self.written, e))?;
+        if let Some(unsynced) = &mut self.unsynced {
+            *unsynced += length;
+            if *unsynced >= SYNCED_TOGETHER {
+                *unsynced = 0;
+                self.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        synced.map_err(|e| StoreError::io("sync", &self.target, self.written, e))
     }
 
     /// Syncs and renames. The caller syncs the folder, once for many files.
     pub fn commit_unsynced_name(mut self) -> Result<(), StoreError> {
-        let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
-        synced.map_err(|e| StoreError::io("sync", &self.target, self.written, e))?;
+        self.sync()?;
         fs::rename(&self.tmp, &self.target).map_err(|e| StoreError::io("rename to", &self.target, 4096, e))?;
         self.done = true;
         Ok(())

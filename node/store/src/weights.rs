@@ -52,7 +52,7 @@ pub struct Tensor {
 
 /// Writes `tensors` (f32) and `metadata` to `path` in the safetensors format, atomically: there is the old file or the
 /// new one.
-pub fn export_safetensors(
+pub(crate) fn export_safetensors(
     path: &Path,
     tensors: &[TensorView<'_>],
     metadata: &BTreeMap<String, String>,
@@ -61,25 +61,26 @@ pub fn export_safetensors(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let mut file = AtomicFile::create_shared(folder, &folder.join(path.file_name().unwrap_or_default()))?;
+    let file = AtomicFile::create_shared(folder, &folder.join(path.file_name().unwrap_or_default()))?;
+    let mut file = file.synced_on_the_way();
     write_safetensors(tensors, metadata, |bytes| file.write(bytes))?;
     file.commit()
 }
 
-/// Hands the bytes of a safetensors file to `write`, piece by piece.
-pub(crate) fn write_safetensors(
-    tensors: &[TensorView<'_>],
+/// The bytes of a safetensors file before its values: of tensors (f32) by name, shape and number of elements, whose values
+/// follow one another in this order.
+pub(crate) fn safetensors_header<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, &'a [usize], usize)>,
     metadata: &BTreeMap<String, String>,
-    mut write: impl FnMut(&[u8]) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<u8>, StoreError> {
     let malformed = |why: String| StoreError::Malformed { what: "the list of tensors", why };
     let mut offset = 0;
     let mut infos = BTreeMap::new();
-    for tensor in tensors {
-        let end = offset + 4 * tensor.values.len();
-        let info = TensorInfo { dtype: Dtype::F32, shape: tensor.shape.to_vec(), data_offsets: (offset, end) };
-        if infos.insert(tensor.name.to_owned(), (offset, info)).is_some() {
-            return Err(malformed(format!("two tensors are called {}", tensor.name)));
+    for (name, shape, elements) in tensors {
+        let end = offset + 4 * elements;
+        let info = TensorInfo { dtype: Dtype::F32, shape: shape.to_vec(), data_offsets: (offset, end) };
+        if infos.insert(name.to_owned(), (offset, info)).is_some() {
+            return Err(malformed(format!("two tensors are called {name}")));
         }
         offset = end;
     }
@@ -92,8 +93,17 @@ pub(crate) fn write_safetensors(
     let header = serde_json::to_value(&header).and_then(|value| serde_json::to_vec(&value));
     let mut header = header.map_err(|e| malformed(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
-    write(&(header.len() as u64).to_le_bytes())?;
-    write(&header)?;
+    Ok([&(header.len() as u64).to_le_bytes()[..], &header].concat())
+}
+
+/// Hands the bytes of a safetensors file to `write`, piece by piece.
+fn write_safetensors(
+    tensors: &[TensorView<'_>],
+    metadata: &BTreeMap<String, String>,
+    mut write: impl FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let listed = tensors.iter().map(|tensor| (tensor.name, tensor.shape, tensor.values.len()));
+    write(&safetensors_header(listed, metadata)?)?;
     let mut block = Vec::with_capacity(4 * BLOCK_FLOATS);
     for part in tensors.iter().flat_map(|tensor| tensor.values.chunks(BLOCK_FLOATS)) {
         block.clear();

@@ -10,6 +10,7 @@ use starling_protocol::record::Record;
 use starling_protocol::state::{self, Manifest, State, StateError};
 use std::collections::HashSet;
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// The most threads that hash: more of them wait for memory.
@@ -76,7 +77,7 @@ impl Store {
         state: &dyn StateChunks,
     ) -> Result<Manifest, StoreError> {
         let (seq, expected) = (record.seq, record.state_root);
-        let manifest = self.manifest_of(seq, schema, state)?;
+        let manifest = manifest_of(&self.folder.chunks(), seq, schema, state)?;
         let got = state::root(&manifest);
         if got != expected {
             return Err(StoreError::StateMismatch { seq, expected, got });
@@ -89,26 +90,6 @@ impl Store {
             return Err(e);
         }
         Ok(manifest)
-    }
-
-    /// Hashes a state, on all cores up to [`HASHERS_MAX`].
-    fn manifest_of(&self, seq: u64, schema: &Digest, state: &dyn StateChunks) -> Result<Manifest, StoreError> {
-        let (elements, vectors) = (state.elements(), state.vectors());
-        let digests = Mutex::new(vec![Digest::default(); state::chunk_count(elements, vectors)]);
-        let held = || digests.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = held().len();
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let hashers = cores.min(HASHERS_MAX);
-        threads::each(("read a state for", self.folder.chunks().as_path()), hashers, count, |index, _| {
-            let mut digest = Digest::default();
-            read_chunk(seq, state, index, &mut |floats| digest = state::floats_digest(floats))?;
-            if let Some(place) = held().get_mut(index) {
-                *place = digest;
-            }
-            Ok(())
-        })?;
-        let chunks = digests.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Manifest::of_chunks(*schema, elements, vectors, chunks).map_err(malformed)
     }
 
     /// Writes and syncs these chunks. Each file is synced once, and each folder once at the end.
@@ -136,6 +117,31 @@ impl Store {
     }
 }
 
+/// Hashes the state of record `seq`, on all cores up to [`HASHERS_MAX`]. `target` is where it is to be written, or was read.
+pub(crate) fn manifest_of(
+    target: &Path,
+    seq: u64,
+    schema: &Digest,
+    state: &dyn StateChunks,
+) -> Result<Manifest, StoreError> {
+    let (elements, vectors) = (state.elements(), state.vectors());
+    let digests = Mutex::new(vec![Digest::default(); state::chunk_count(elements, vectors)]);
+    let held = || digests.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = held().len();
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let hashers = cores.min(HASHERS_MAX);
+    threads::each(("read a state for", target), hashers, count, |index, _| {
+        let mut digest = Digest::default();
+        read_chunk(seq, state, index, &mut |floats| digest = state::floats_digest(floats))?;
+        if let Some(place) = held().get_mut(index) {
+            *place = digest;
+        }
+        Ok(())
+    })?;
+    let chunks = digests.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Manifest::of_chunks(*schema, elements, vectors, chunks).map_err(malformed)
+}
+
 /// The first place of each digest; chunks that are alike are one file. The state is done with the other places.
 fn distinct(manifest: &Manifest, state: &dyn StateChunks) -> Vec<(usize, Digest)> {
     let mut seen = HashSet::new();
@@ -145,6 +151,12 @@ fn distinct(manifest: &Manifest, state: &dyn StateChunks) -> Vec<(usize, Digest)
     first
 }
 
-fn read_chunk(seq: u64, state: &dyn StateChunks, index: usize, read: &mut dyn FnMut(&[f32])) -> Result<(), StoreError> {
+/// Reads a chunk of the state of record `seq`, or says that the state is not wanted any more.
+pub(crate) fn read_chunk(
+    seq: u64,
+    state: &dyn StateChunks,
+    index: usize,
+    read: &mut dyn FnMut(&[f32]),
+) -> Result<(), StoreError> {
     if state.is_wanted() && state.read(index, read) { Ok(()) } else { Err(StoreError::GivenUp { seq }) }
 }

@@ -27,7 +27,7 @@ pub enum Source {
 pub fn ticket(text: &str) -> (Finding, Vec<PeerAddress>) {
     match read_ticket(text) {
         Ok(ticket) => {
-            let (run, count) = (ticket.run().short(), ticket.addresses.len());
+            let (run, count) = (ticket.run.short(), ticket.addresses.len());
             let what = format!("whole, for run {run}, addresses in it: {count}");
             (Finding::good("ticket", what), ticket.addresses)
         }

@@ -76,19 +76,46 @@ pub enum Job {
     Snapshot {
         reply: oneshot::Sender<Duration>,
     },
-    /// The snapshot that was being written is on the disk, or has failed (the writer).
+    /// The snapshot or checkpoint that was being written is on the disk, or has failed (the writer).
     Written,
     /// Keep evidence against a node; `None` drops it.
     Evidence {
         against: NodeId,
         evidence: Option<Box<Evidence>>,
     },
-    /// Write the state as a checkpoint folder.
+    /// Write the state as a checkpoint, unless the checkpoint of its round is of its record. The ledger reports the outcome, and tells
+    /// it whoever asks.
     Checkpoint {
-        folder: PathBuf,
-        reply: oneshot::Sender<Result<(), String>>,
+        purpose: CheckpointPurpose,
+        asked: Option<oneshot::Sender<CheckpointOutcome>>,
     },
 }
+
+/// The reason for a checkpoint. Of two the later one stands for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CheckpointPurpose {
+    /// It is due by the node file.
+    Due,
+    /// A person asks for it.
+    Asked,
+    /// The node leaves.
+    Leaving,
+    /// The run's budget is spent.
+    Budget,
+}
+
+/// A checkpoint on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointMade {
+    pub path: PathBuf,
+    pub seq: u64,
+    pub round: u64,
+    /// It was written for this purpose, and not there before.
+    pub is_new: bool,
+}
+
+/// A checkpoint, or in words why there is none.
+pub type CheckpointOutcome = Result<CheckpointMade, String>;
 
 /// A reply of the ledger.
 pub enum LedgerReply {
@@ -113,6 +140,11 @@ pub enum LedgerReply {
     /// The state in memory was no longer that of its record; it was read from disk again.
     Mended {
         why: String,
+    },
+    /// The outcome of a checkpoint.
+    Checkpoint {
+        purpose: CheckpointPurpose,
+        outcome: CheckpointOutcome,
     },
     /// The store can no longer be relied on; the process must end.
     Fatal(Failure),

@@ -1,10 +1,12 @@
 use super::*;
+use crate::config::checkpoint_table::Every;
 use crate::runtime::sample_test::{chain, commit, genesis, signers, spec};
 use starling_protocol::engine::io::PersistToken;
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
 use starling_protocol::{Signer, sample, update, wire};
-use starling_store::StoreOptions;
+use starling_store::{StoreOptions, checkpoint_path, list_checkpoints, open_checkpoint};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -15,7 +17,17 @@ fn founded(dir: &std::path::Path) -> (Ledger, Record) {
 }
 
 fn founded_by(node: NodeId, snapshot_every: u64, dir: &std::path::Path) -> (Ledger, Arc<Store>, Record) {
-    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
+    let plan = CheckpointPlan { folder: dir.join("checkpoints"), every: Every::Never, keep: 1 };
+    founded_with(node, (snapshot_every, plan), 0, dir)
+}
+
+fn founded_with(
+    node: NodeId,
+    plans: (u64, CheckpointPlan),
+    max_bytes: u64,
+    dir: &std::path::Path,
+) -> (Ledger, Arc<Store>, Record) {
+    let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes };
     let store = Arc::new(Store::open(dir, options).expect("a folder of its own").store);
     store.bind_run(&wire::encode_spec(&spec())).expect("a new store");
     let mut record = genesis().record;
@@ -26,8 +38,9 @@ fn founded_by(node: NodeId, snapshot_every: u64, dir: &std::path::Path) -> (Ledg
     record.state_root = state::root(&state.manifest().expect("of a sound size"));
     store.found(&record, &schema, &state.state).expect("an empty store");
     state.stand_on(record.clone());
-    let naming = Naming { node, spec: Vec::new(), tensors: Vec::new(), extras: Vec::new() };
-    (Ledger::start(store.clone(), spec(), naming, state, snapshot_every).expect("a thread"), store, record)
+    let tensors = vec![TensorShape { name: "all".into(), shape: vec![3000] }];
+    let naming = Naming { node, spec: wire::encode_spec(&spec()), tensors, extras: Vec::new() };
+    (Ledger::start(store.clone(), spec(), naming, state, plans).expect("a thread"), store, record)
 }
 
 /// Replays a record that changes no state, so that no node's result would differ.
@@ -208,4 +221,111 @@ fn if_the_disk_does_not_have_it_either_the_node_ends() {
 fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+/// A ledger that has a checkpoint every second round, and its folder of checkpoints.
+fn with_checkpoints(keep: usize, max_bytes: u64, dir: &Path) -> (Ledger, Record, PathBuf) {
+    let folder = dir.join("checkpoints");
+    let plan = CheckpointPlan { folder: folder.clone(), every: Every::Rounds(2), keep };
+    let (ledger, _, record) = founded_with(NodeId([1; 32]), (16, plan), max_bytes, dir);
+    (ledger, record, folder)
+}
+
+/// The outcome of the next checkpoint that the ledger reports.
+fn reported(ledger: &mut Ledger) -> (CheckpointPurpose, CheckpointOutcome) {
+    match ledger.done.blocking_recv() {
+        Some(LedgerReply::Checkpoint { purpose, outcome }) => (purpose, outcome),
+        Some(LedgerReply::Fatal(failure)) => panic!("{:#}", failure.error),
+        _ => panic!("another reply"),
+    }
+}
+
+/// Has a checkpoint written for somebody, and awaits both answers.
+fn asked(ledger: &mut Ledger, purpose: CheckpointPurpose) -> CheckpointOutcome {
+    let (asked, answer) = oneshot::channel();
+    ledger.jobs.blocking_send(Job::Checkpoint { purpose, asked: Some(asked) }).expect("the thread runs");
+    let (of, outcome) = reported(ledger);
+    assert_eq!((of, &answer.blocking_recv().expect("it answers")), (purpose, &outcome));
+    outcome
+}
+
+#[test]
+fn checkpoints_are_written_beside_commits_and_the_oldest_go() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, record, folder) = with_checkpoints(2, 0, dir.path());
+    let hold = ledger.hold.clone();
+    let held = hold.lock().expect("nobody has panicked");
+    let first = commits(&mut ledger, &record);
+    let second = commits(&mut ledger, &first);
+    let of_second = ledger.state.read().state.clone();
+    // One is due while another is written: it is of the head at its turn.
+    let head = (0..3).fold(second.clone(), |head, _| commits(&mut ledger, &head));
+    assert_eq!(head.seq, 5);
+    drop(held);
+    let made = |seq: u64, is_new| CheckpointMade { path: checkpoint_path(&folder, seq), seq, round: seq, is_new };
+    assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(2, true))));
+    assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(5, true))));
+    let written = open_checkpoint(&checkpoint_path(&folder, 2)).expect("it is whole");
+    assert_eq!((written.record, written.state), (second, of_second));
+    let written = open_checkpoint(&checkpoint_path(&folder, 5)).expect("it is whole");
+    assert_eq!((&written.record, &written.state), (&head, &ledger.state.read().state));
+    // The one that is there will do.
+    ledger.jobs.blocking_send(Job::Checkpoint { purpose: CheckpointPurpose::Leaving, asked: None }).expect("it runs");
+    assert_eq!(reported(&mut ledger), (CheckpointPurpose::Leaving, Ok(made(5, false))));
+    let left = || -> Vec<PathBuf> { list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect() };
+    let path = |round: &u64| checkpoint_path(&folder, *round);
+    let paths = |rounds: &[u64]| -> Vec<PathBuf> { rounds.iter().map(path).collect() };
+    let mut head = commits(&mut ledger, &head);
+    assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(6, true))));
+    assert_eq!(left(), paths(&[5, 6]));
+    head = commits(&mut ledger, &head);
+    assert_eq!(asked(&mut ledger, CheckpointPurpose::Asked), Ok(made(7, true)));
+    for due in [8, 10] {
+        while head.seq < due {
+            head = commits(&mut ledger, &head);
+        }
+        assert_eq!(reported(&mut ledger), (CheckpointPurpose::Due, Ok(made(due, true))));
+    }
+    assert_eq!(left(), paths(&[7, 8, 10]), "the one that was asked for stays for its reader");
+}
+
+#[test]
+fn without_room_for_a_checkpoint_the_ledger_says_so_and_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, record, folder) = with_checkpoints(1, 1, dir.path());
+    let first = commits(&mut ledger, &record);
+    let second = commits(&mut ledger, &first);
+    let (purpose, outcome) = reported(&mut ledger);
+    let why = outcome.expect_err("it is over the bound");
+    assert!(purpose == CheckpointPurpose::Due && why.contains("store.max_gib") && !folder.exists(), "{why}");
+    commits(&mut ledger, &second);
+    assert!(asked(&mut ledger, CheckpointPurpose::Leaving).is_err());
+    // The model of the whole run is written all the same.
+    assert!(asked(&mut ledger, CheckpointPurpose::Budget).expect("there is a disk").is_new);
+}
+
+#[test]
+fn a_snapshot_that_is_due_while_a_checkpoint_is_written_comes_after_it() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let plan = CheckpointPlan { folder: dir.path().join("checkpoints"), every: Every::Never, keep: 1 };
+    let (mut ledger, store, record) = founded_with(NodeId([1; 32]), (2, plan), 0, dir.path());
+    let hold = ledger.hold.clone();
+    let held = hold.lock().expect("nobody has panicked");
+    ledger.jobs.blocking_send(Job::Checkpoint { purpose: CheckpointPurpose::Asked, asked: None }).expect("it runs");
+    let head = (0..3).fold(record, |head, _| commits(&mut ledger, &head));
+    assert_eq!((head.seq, snapshots(&store)), (3, vec![0]));
+    drop(held);
+    assert_eq!(reported(&mut ledger).1.expect("it is written").seq, 0);
+    let Ledger { jobs, thread, .. } = ledger;
+    drop(jobs);
+    thread.join().expect("it ends");
+    assert_eq!(snapshots(&store), [0, 3], "it is of the head at its turn");
+}
+
+#[test]
+fn a_node_without_a_state_has_no_checkpoint() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, _, _) = with_checkpoints(1, 0, dir.path());
+    ledger.state.change(|state| state.record.lineage = Digest::default());
+    assert!(asked(&mut ledger, CheckpointPurpose::Asked).expect_err("nothing is there").contains("no state yet"));
 }

@@ -1,19 +1,23 @@
 //! The thread that owns the canonical state and the store, so that memory and disk change in one order. It waits for the disk of commits
-//! and votes, and for none of a snapshot: another thread writes those.
+//! and votes, and for none of a snapshot or checkpoint: another thread writes those.
 
+mod checkpoints;
+mod due;
 mod frozen;
 mod job;
 mod snapshots;
 mod updates;
 mod writer;
 
-pub use job::{Job, LedgerReply, Update};
+pub use due::CheckpointPlan;
+pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, Update};
 
 use super::canonical::{Canonical, OuterStep, StepError};
 use super::difference;
 use super::evidence;
 use super::head::SharedState;
 use crate::exit::{Code, Failure};
+use due::{Checkpoints, Owed, Wanted};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, VoteState};
 use starling_protocol::message::Certificate;
@@ -23,7 +27,7 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::state::Manifest;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, state};
-use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
+use starling_store::{LoadedState, Store, StoreError, TensorShape};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -77,10 +81,11 @@ impl Ledger {
         spec: RunSpec,
         naming: Naming,
         state: Canonical,
-        snapshot_every: u64,
+        (snapshot_every, checkpoints): (u64, CheckpointPlan),
     ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
+        let checkpoints = Checkpoints::new(checkpoints, state.record.round);
         let state = Arc::new(SharedState::new(state));
         let writer = Writer::new(store.clone(), state.clone(), jobs.downgrade());
         #[cfg(test)]
@@ -88,14 +93,16 @@ impl Ledger {
         let worker = Worker {
             store,
             spec,
-            naming,
+            naming: Arc::new(naming),
             state: state.clone(),
             done: done_queue,
             updates: Updates::default(),
             manifest: None,
             writer,
             snapshot_every,
-            snapshot_wanted: false,
+            committed: false,
+            owed: Owed::default(),
+            checkpoints,
         };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
         Ok(Self {
@@ -112,7 +119,7 @@ impl Ledger {
 struct Worker {
     store: Arc<Store>,
     spec: RunSpec,
-    naming: Naming,
+    naming: Arc<Naming>,
     state: Arc<SharedState>,
     done: mpsc::Sender<LedgerReply>,
     updates: Updates,
@@ -120,8 +127,10 @@ struct Worker {
     manifest: Option<Manifest>,
     writer: Writer,
     snapshot_every: u64,
-    /// A commit was made, after which a snapshot may be due.
-    snapshot_wanted: bool,
+    /// A commit was made, after which a snapshot or a checkpoint may be due.
+    committed: bool,
+    owed: Owed,
+    checkpoints: Checkpoints,
 }
 
 impl Worker {
@@ -135,8 +144,9 @@ impl Worker {
                 break;
             }
             // The commit is reported first.
-            if std::mem::take(&mut self.snapshot_wanted) {
+            if std::mem::take(&mut self.committed) {
                 self.snapshot_if_due();
+                self.checkpoint_if_due();
             }
         }
         // The writer does not wait to be heard.
@@ -167,7 +177,7 @@ impl Worker {
             }
             Job::Commit { token, record, certificate } => {
                 self.commit(*record, &certificate)?;
-                self.snapshot_wanted = true;
+                self.committed = true;
                 Some(LedgerReply::Durable { token })
             }
             Job::Verify => {
@@ -198,7 +208,7 @@ impl Worker {
                 None
             }
             Job::Written => {
-                self.snapshot_written()?;
+                self.written()?;
                 None
             }
             Job::Evidence { against, evidence } => {
@@ -209,8 +219,8 @@ impl Worker {
                 }
                 None
             }
-            Job::Checkpoint { folder, reply } => {
-                let _ = reply.send(self.checkpoint(&folder).map_err(|e| e.to_string()));
+            Job::Checkpoint { purpose, asked } => {
+                self.checkpoint(Wanted { purpose, asked: asked.into_iter().collect() });
                 None
             }
         })
@@ -382,22 +392,6 @@ impl Worker {
         // If the driver is gone, the node is ending.
         drop(self.done.blocking_send(LedgerReply::Mended { why: wrong.to_string() }));
         Ok(())
-    }
-
-    fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
-        let state = self.state.read();
-        // The checkpoint lies in the node's folder, too.
-        self.store.make_room(4 * state.state.vectors().count() as u64 * state.elements() as u64);
-        let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
-        let source = CheckpointSource {
-            record: &state.record,
-            spec: &self.naming.spec,
-            schema: state.schema,
-            tensors: &self.naming.tensors,
-            state: &state.state,
-            extras: &extras,
-        };
-        starling_store::export_checkpoint(folder, &source)
     }
 }
 

@@ -1,6 +1,6 @@
-//! The ledger's orders to the writer of snapshots, and its answers to the results.
+//! The ledger's orders of snapshots to the writer, and its answers to the results. Snapshots and checkpoints take turns there.
 
-use super::writer::{Order, Written};
+use super::writer::{Order, SnapshotOrder, Written};
 use super::{Worker, store_failure};
 use crate::exit::Failure;
 use starling_store::{SnapshotKind, StoreError};
@@ -14,17 +14,26 @@ impl Worker {
         if !seq.is_multiple_of(self.snapshot_every.max(1)) {
             return;
         }
+        if self.writer.is_at_checkpoint() {
+            self.owed.due = true;
+            return;
+        }
         if self.writer.is_writing() {
             tracing::info!(seq, "no snapshot is written: the one before is still on its way to the disk");
             return;
         }
-        self.writer.begin(Order { kind: SnapshotKind::Due, is_second: false, asked: None });
+        self.begin_snapshot(SnapshotOrder { kind: SnapshotKind::Due, is_second: false, asked: None });
     }
 
     /// Writes the head's state if this node is a member that stands on it, and the newest snapshot is another one's.
     pub(super) fn snapshot_for_newcomers(&mut self, asked: oneshot::Sender<Duration>) {
+        if let Some(writing) = self.writer.snapshot() {
+            writing.asked = Some(asked);
+            return;
+        }
         if self.writer.is_writing() {
-            return self.writer.share(asked);
+            self.owed.newcomers = Some(asked);
+            return;
         }
         let (seq, is_member) = {
             let record = &self.state.read().record;
@@ -35,15 +44,46 @@ impl Worker {
             let _ = asked.send(Duration::ZERO);
             return;
         }
-        self.writer.begin(Order { kind: SnapshotKind::Between, is_second: false, asked: Some(asked) });
+        self.begin_snapshot(SnapshotOrder { kind: SnapshotKind::Between, is_second: false, asked: Some(asked) });
     }
 
-    /// Takes note of the end of a snapshot.
+    fn begin_snapshot(&mut self, order: SnapshotOrder) {
+        let kind = order.kind;
+        let begun = self.writer.begin(Order::Snapshot(order), move |store, state| {
+            store.write_snapshot_of(kind, &state.record, &state.schema, state)
+        });
+        if let Err((_, e)) = begun {
+            tracing::warn!("no snapshot was written: cannot start a thread for it: {e}");
+        }
+    }
+
+    /// Takes note of the end of what was being written, and begins what has waited for it.
     ///
     /// # Errors
     /// The process must end.
-    pub(super) fn snapshot_written(&mut self) -> Result<(), Failure> {
+    pub(super) fn written(&mut self) -> Result<(), Failure> {
         let Some(Written { order, took, result }) = self.writer.take() else { return Ok(()) };
+        match order {
+            Order::Snapshot(order) => self.snapshot_written(order, took, result)?,
+            Order::Checkpoint(order) => self.checkpoint_written(order, result)?,
+        }
+        if !self.writer.is_writing() && std::mem::take(&mut self.owed.due) {
+            // It is of a later record than the one at which it was due.
+            self.begin_snapshot(SnapshotOrder { kind: SnapshotKind::Due, is_second: false, asked: None });
+        }
+        if let Some(asked) = self.owed.newcomers.take() {
+            self.snapshot_for_newcomers(asked);
+        }
+        self.checkpoint_that_waits();
+        Ok(())
+    }
+
+    fn snapshot_written(
+        &mut self,
+        order: SnapshotOrder,
+        took: Duration,
+        result: Result<(), StoreError>,
+    ) -> Result<(), Failure> {
         match result {
             Ok(()) => {
                 if order.kind == SnapshotKind::Between {
@@ -55,7 +95,7 @@ impl Worker {
             Err(StoreError::StateMismatch { seq, .. }) if !order.is_second => {
                 tracing::warn!("the snapshot of record {seq} was not written, because memory had changed");
                 self.mend_if_damaged()?;
-                self.writer.begin(Order { is_second: true, ..order });
+                self.begin_snapshot(SnapshotOrder { is_second: true, ..order });
                 return Ok(());
             }
             // The records and updates are safe, and earlier snapshots stay: the next one may find room.

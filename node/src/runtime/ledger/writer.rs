@@ -1,9 +1,10 @@
-//! The writer of snapshots: one at a time, on a thread of its own, so that the ledger waits for no disk.
+//! The writer of snapshots and checkpoints: one at a time, on a thread of its own, so that the ledger waits for no disk.
 
 use super::frozen::Frozen;
-use super::job::Job;
+use super::job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job};
 use crate::runtime::head::SharedState;
 use starling_store::{SnapshotKind, Store, StoreError};
+use std::io;
 use std::sync::Arc;
 #[cfg(test)]
 use std::sync::Mutex;
@@ -15,8 +16,14 @@ use tokio::sync::oneshot;
 /// How long a snapshot may still take when the node ends. Then it is given up: the one before and the updates since lead to the same state.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
+/// What is written, and for whom.
+pub enum Order {
+    Snapshot(SnapshotOrder),
+    Checkpoint(CheckpointOrder),
+}
+
 /// The purpose of a snapshot.
-pub struct Order {
+pub struct SnapshotOrder {
     pub kind: SnapshotKind,
     /// It takes the place of one for which memory no longer held the state of its record.
     pub is_second: bool,
@@ -24,7 +31,18 @@ pub struct Order {
     pub asked: Option<oneshot::Sender<Duration>>,
 }
 
-/// A snapshot on its way to the disk.
+/// The purpose of a checkpoint.
+pub struct CheckpointOrder {
+    pub purpose: CheckpointPurpose,
+    /// What it will be when it is written.
+    pub made: CheckpointMade,
+    /// It takes the place of one whose state was no longer there.
+    pub is_second: bool,
+    /// Those that wait for it.
+    pub asked: Vec<oneshot::Sender<CheckpointOutcome>>,
+}
+
+/// A state on its way to the disk.
 struct Writing {
     order: Order,
     frozen: Arc<Frozen>,
@@ -32,7 +50,7 @@ struct Writing {
     thread: JoinHandle<Result<(), StoreError>>,
 }
 
-/// A snapshot that was written, or was not.
+/// A snapshot or checkpoint that was written, or was not.
 pub struct Written {
     pub order: Order,
     pub took: Duration,
@@ -83,29 +101,49 @@ impl Writer {
         self.writing.as_ref().map(|writing| Arc::clone(&writing.frozen))
     }
 
-    /// Begins to write the present state. A [`Job::Written`] comes when it ends. The caller has seen that none is being written.
-    pub fn begin(&mut self, order: Order) {
+    /// Begins to write the present state as `work` does. A [`Job::Written`] comes when it ends. The caller has seen that none is being
+    /// written.
+    ///
+    /// # Errors
+    /// The order again, if there is no thread for it.
+    pub fn begin<W>(&mut self, order: Order, work: W) -> Result<(), (Order, io::Error)>
+    where
+        W: FnOnce(&Store, &Frozen) -> Result<(), StoreError> + Send + 'static,
+    {
         let frozen = Arc::new(Frozen::of(&self.state));
-        let (store, state, jobs, kind) = (self.store.clone(), frozen.clone(), self.jobs.clone(), order.kind);
+        let (store, state, jobs) = (self.store.clone(), frozen.clone(), self.jobs.clone());
+        let name = match &order {
+            Order::Snapshot(_) => "snapshot",
+            Order::Checkpoint(_) => "checkpoint",
+        };
         #[cfg(test)]
         let hold = self.hold.clone();
         let write = move || {
             let _tell = Tell(jobs);
             #[cfg(test)]
             drop(hold.lock());
-            store.write_snapshot_of(kind, &state.record, &state.schema, &*state)
+            work(&store, &state)
         };
-        match std::thread::Builder::new().name("snapshot".into()).spawn(write) {
-            Ok(thread) => self.writing = Some(Writing { order, frozen, began: Instant::now(), thread }),
-            Err(e) => tracing::warn!("no snapshot was written: cannot start a thread for it: {e}"),
+        match std::thread::Builder::new().name(name.into()).spawn(write) {
+            Ok(thread) => {
+                self.writing = Some(Writing { order, frozen, began: Instant::now(), thread });
+                Ok(())
+            }
+            Err(e) => Err((order, e)),
         }
     }
 
-    /// Has this one told of the snapshot that is being written, in place of one that waits for it.
-    pub fn share(&mut self, asked: oneshot::Sender<Duration>) {
-        if let Some(writing) = &mut self.writing {
-            writing.order.asked = Some(asked);
+    /// The snapshot that is being written.
+    pub fn snapshot(&mut self) -> Option<&mut SnapshotOrder> {
+        match &mut self.writing.as_mut()?.order {
+            Order::Snapshot(order) => Some(order),
+            Order::Checkpoint(_) => None,
         }
+    }
+
+    /// Whether a checkpoint is being written.
+    pub fn is_at_checkpoint(&self) -> bool {
+        matches!(&self.writing, Some(Writing { order: Order::Checkpoint(_), .. }))
     }
 
     /// Gives up what is being written, because the state in memory is about to become another one.
@@ -115,23 +153,25 @@ impl Writer {
         }
     }
 
-    /// The end of the snapshot that was being written; waits for it.
+    /// The end of what was being written; waits for it.
     pub fn take(&mut self) -> Option<Written> {
         let Writing { order, frozen: _, began, thread } = self.writing.take()?;
         let result = thread.join().unwrap_or_else(|_| {
-            let source = std::io::Error::other("the thread panicked; see the message before");
-            Err(StoreError::Io { action: "write a snapshot to", path: self.store.path().to_path_buf(), source })
+            let source = io::Error::other("the thread panicked; see the message before");
+            Err(StoreError::Io { action: "write a state to", path: self.store.path().to_path_buf(), source })
         });
         Some(Written { order, took: began.elapsed(), result })
     }
 
-    /// Waits a moment for the snapshot that is being written, and then gives it up: the node ends.
+    /// Waits a moment for the snapshot that is being written, and then gives it up: the node ends. For a checkpoint the node has waited
+    /// already if somebody wants it.
     pub fn end(&mut self) {
         if let Some(writing) = &self.writing {
-            writing.frozen.end_by(Instant::now() + ENDS_WITHIN);
+            let within = if self.is_at_checkpoint() { Duration::ZERO } else { ENDS_WITHIN };
+            writing.frozen.end_by(Instant::now() + within);
         }
         if let Some(Written { result: Err(e), .. }) = self.take() {
-            tracing::info!("the last snapshot was not written: {e}");
+            tracing::info!("the last snapshot or checkpoint was not written: {e}");
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Checkpoint folders: whole, verified, replaced as a whole, and readable by others.
 
-use crate::support::{History, SCHEMA, files, flip, same_bits, same_state, spec};
+use crate::support::{History, SCHEMA, files, flip, options, same_bits, same_state, spec, spec_bytes};
 use starling_protocol::run::{ModelSpec, OuterSpec, RunSpec, SyncMode};
 use starling_protocol::wire::encode_spec;
 use starling_store::{
-    CheckpointSource, Part, StoreError, TensorShape, describe_checkpoint, export_checkpoint, open_checkpoint,
-    read_safetensors,
+    CheckpointSource, Part, StateChunks, Store, StoreError, StoreOptions, TensorShape, checkpoint_path,
+    describe_checkpoint, export_checkpoint, is_checkpoint_of, keep_checkpoints, list_checkpoints, newest_checkpoint,
+    open_checkpoint, read_safetensors,
 };
 use std::fs;
 use std::path::Path;
@@ -90,7 +91,7 @@ fn every_file_of_a_checkpoint_is_held_to_its_bytes() {
                     assert_eq!(damage.part, Part::Checkpoint);
                     refused += 1;
                 }
-                Err(StoreError::Io { .. } | StoreError::Format { .. }) => refused += 1,
+                Err(StoreError::Io { .. } | StoreError::CheckpointFormat { .. }) => refused += 1,
                 // Hex digits in JSON mean the same in upper case.
                 Ok(_) if path.ends_with("manifest.json") => {}
                 other => panic!("{} opened with a flipped bit: {:?}", path.display(), other.map(|c| c.record)),
@@ -188,4 +189,117 @@ fn a_file_list_cannot_reach_outside() {
         fs::write(&path, text.replace("tokenizer.json", byzantine)).unwrap();
         assert!(matches!(open_checkpoint(&dir), Err(StoreError::Damaged(_))), "{byzantine}");
     }
+}
+
+#[test]
+fn the_oldest_checkpoints_give_way_and_nothing_else_does() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("checkpoints");
+    assert!(list_checkpoints(&folder).is_empty() && newest_checkpoint(&folder).is_none());
+    // The one of round 2 is written last: it is the newest, whatever its number.
+    let written_at = |path: &Path, seconds: u64| {
+        let manifest = fs::File::options().write(true).open(path.join("manifest.json")).unwrap();
+        manifest.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).unwrap();
+    };
+    for (order, round) in [(1, 1), (2, 5), (3, 2)] {
+        let path = checkpoint_path(&folder, round.into());
+        export(&path, &history(round)).unwrap();
+        written_at(&path, order);
+    }
+    export(&folder.join("mine"), &history(3)).unwrap();
+    written_at(&folder.join("mine"), 4);
+    let damaged = checkpoint_path(&folder, 9);
+    fs::create_dir(&damaged).unwrap();
+    let newest = newest_checkpoint(&folder).unwrap();
+    assert_eq!((newest.0, newest.1.round), (folder.join("mine"), 3));
+    let [one, five, two] = [1, 5, 2].map(|round| checkpoint_path(&folder, round));
+    assert_eq!(keep_checkpoints(&folder, 2, &two, Some(&one)).unwrap(), 0, "the one that is spared does not count");
+    assert_eq!(keep_checkpoints(&folder, 3, &one, None).unwrap(), 0);
+    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 1);
+    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 0);
+    let left: Vec<_> = list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+    for path in [five, two, folder.join("mine"), damaged] {
+        assert!(left.contains(&path), "{} is gone", path.display());
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 4, "nothing hidden is left");
+}
+
+#[test]
+fn a_checkpoint_is_known_by_its_record_and_by_the_length_of_its_files() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("checkpoint");
+    let history = history(2);
+    assert!(!is_checkpoint_of(&dir, &history.record.digest()));
+    export(&dir, &history).unwrap();
+    assert!(is_checkpoint_of(&dir, &history.record.digest()));
+    assert!(!is_checkpoint_of(&dir, &history.record.parent));
+    let model = dir.join("model.safetensors");
+    let good = fs::read(&model).unwrap();
+    fs::write(&model, &good[1..]).unwrap();
+    assert!(!is_checkpoint_of(&dir, &history.record.digest()));
+}
+
+#[test]
+fn a_checkpoint_of_another_format_is_named_so_whatever_its_fields() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("checkpoint");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("manifest.json"), br#"{"format": 7, "shards": []}"#).unwrap();
+    let refused = open_checkpoint(&dir).unwrap_err();
+    assert!(matches!(refused, StoreError::CheckpointFormat { found: 7, .. }), "{refused}");
+    assert!(refused.to_string().contains("starling checkpoint now"), "{refused}");
+}
+
+/// A state that nobody wants any more after its first chunk was read for writing.
+struct GivenUp<'a>(&'a History, std::sync::atomic::AtomicUsize);
+
+impl StateChunks for GivenUp<'_> {
+    fn elements(&self) -> u64 {
+        StateChunks::elements(&self.0.state)
+    }
+
+    fn vectors(&self) -> u8 {
+        StateChunks::vectors(&self.0.state)
+    }
+
+    fn read(&self, index: usize, read: &mut dyn FnMut(&[f32])) -> bool {
+        // Each of the two chunks is read once to be hashed.
+        let reads = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        reads < 3 && StateChunks::read(&self.0.state, index, read)
+    }
+}
+
+fn source<'a>(
+    history: &'a History,
+    (spec, tensors): (&'a [u8], &'a [TensorShape]),
+    state: &'a dyn StateChunks,
+) -> CheckpointSource<'a> {
+    CheckpointSource { record: &history.record, spec, schema: SCHEMA, tensors, state, extras: &[] }
+}
+
+#[test]
+fn a_store_writes_checkpoints_within_its_bound_and_leaves_none_half_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let home = parent.path().join("node");
+    let (history, spec, tensors) = (history(1), spec_bytes(), tensors());
+    let whole = source(&history, (&spec, &tensors), &history.state);
+    let folder = home.join("checkpoints");
+    let dir = checkpoint_path(&folder, 1);
+    {
+        let store = Store::open(&home, StoreOptions { max_bytes: 1, ..options() }).unwrap().store;
+        let over = store.write_checkpoint(&dir, &whole, false);
+        assert!(matches!(over, Err(StoreError::OverBound { .. })), "{over:?}");
+        assert!(!folder.exists());
+        store.write_checkpoint(&dir, &whole, true).unwrap();
+    }
+    let store = Store::open(&home, options()).unwrap().store;
+    let given_up = GivenUp(&history, std::sync::atomic::AtomicUsize::new(0));
+    let rest = folder.join(".round-000007.new");
+    fs::create_dir(&rest).unwrap();
+    let half = source(&history, (&spec, &tensors), &given_up);
+    let ended = store.write_checkpoint(&checkpoint_path(&folder, 2), &half, false);
+    assert!(matches!(ended, Err(StoreError::GivenUp { .. })), "{ended:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "neither a half nor the rest of a killed process");
+    assert_eq!(open_checkpoint(&dir).unwrap().record, history.record);
 }

@@ -1,0 +1,165 @@
+//! `starling checkpoint export`: a model in the shape in which Hugging Face's libraries read Llama.
+//!
+//! The parameters have Llama's names, shapes and places already: matrices are `[out, in]`, and element i of a head turns
+//! with element i + head_dim / 2, as `transformers` has it. So nothing is permuted.
+
+use super::trained::Trained;
+use crate::config::run_file::model_config;
+use crate::exit::{Code, Failure};
+use crate::runtime::{TOKENIZER_FILE, store_failure};
+use anyhow::Context;
+use serde_json::{Value, json};
+use starling_data::{Tokenizer, bytes_tokenizer_json};
+use starling_kernels::ModelConfig;
+use starling_store::{Model, StoreError, TensorView, abandon_export, export_folder, export_weights};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The end of a name that asks for the weights alone.
+const WEIGHTS_ALONE: &str = "safetensors";
+
+/// Writes the model, and says what was written.
+pub fn export(trained: &Trained, output: &Path, force: bool, tokenizer: Option<&Path>) -> Result<(), Failure> {
+    if output.exists() && !force {
+        let why = format!(
+            "{} exists already: give --force to write over the model in it, or name another place with --output",
+            output.display()
+        );
+        return Err(Failure::message(Code::Refused, why));
+    }
+    let model = model_config(&trained.spec.model);
+    let is_alone = output.extension().is_some_and(|end| end == WEIGHTS_ALONE);
+    let beside = if is_alone { Vec::new() } else { small_files(trained, &model, tokenizer)? };
+    interruptible(output, || write(trained, &model, output, (is_alone, &beside)))?;
+    let (parameters, round) = (trained.theta.len(), trained.record.round);
+    let what = if is_alone { "the weights" } else { "model.safetensors, config.json and tokenizer" };
+    println!("wrote {parameters} parameters of round {round} to {} ({what})", output.display());
+    Ok(())
+}
+
+fn write(
+    trained: &Trained,
+    model: &ModelConfig,
+    output: &Path,
+    (is_alone, beside): (bool, &[(String, Vec<u8>)]),
+) -> Result<(), StoreError> {
+    let schema = model.schema();
+    let mut tensors = Vec::with_capacity(schema.tensors.len());
+    for tensor in &schema.tensors {
+        // The digest of the schema was compared, so the places are those of the parameters.
+        let values = trained.theta.get(tensor.range()).unwrap_or_default();
+        tensors.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
+    }
+    let metadata = BTreeMap::from([
+        // Libraries that read the file for PyTorch ask for it.
+        ("format".to_owned(), "pt".to_owned()),
+        ("run".to_owned(), trained.spec.name.clone()),
+        ("round".to_owned(), trained.record.round.to_string()),
+        ("record".to_owned(), trained.record.digest().to_string()),
+    ]);
+    let model = Model { tensors: &tensors, metadata: &metadata, beside };
+    if is_alone { export_weights(output, &model) } else { export_folder(output, &model) }
+}
+
+/// The files beside the weights.
+fn small_files(
+    trained: &Trained,
+    model: &ModelConfig,
+    named: Option<&Path>,
+) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let (tokenizer, path) = trained.tokenizer(named)?;
+    let file = match &path {
+        Some(path) => std::fs::read(path).with_context(|| format!("cannot read the tokenizer {}", path.display()))?,
+        None => bytes_tokenizer_json().into_bytes(),
+    };
+    let text = |value: Value| format!("{value:#}\n").into_bytes();
+    let generation = json!({"eos_token_id": tokenizer.end(), "do_sample": true, "top_k": 40});
+    Ok(vec![
+        ("config.json".into(), text(config(model, &tokenizer))),
+        ("generation_config.json".into(), text(generation)),
+        (TOKENIZER_FILE.into(), file),
+        ("tokenizer_config.json".into(), text(tokenizer_config(model))),
+    ])
+}
+
+/// The sizes of the model as `LlamaConfig` names them.
+fn config(model: &ModelConfig, tokenizer: &Tokenizer) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": model.vocab,
+        "hidden_size": model.d_model,
+        "intermediate_size": model.ffn,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim(),
+        "hidden_act": "silu",
+        "max_position_embeddings": model.seq_len,
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
+        "rope_scaling": null,
+        "attention_bias": false,
+        "attention_dropout": 0.0,
+        "mlp_bias": false,
+        "tie_word_embeddings": model.tied,
+        "initializer_range": 0.02,
+        "bos_token_id": null,
+        "eos_token_id": tokenizer.end(),
+        "pad_token_id": null,
+        "use_cache": true,
+        "torch_dtype": "float32",
+    })
+}
+
+fn tokenizer_config(model: &ModelConfig) -> Value {
+    json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.seq_len,
+        "clean_up_tokenization_spaces": false,
+        "add_bos_token": false,
+        "add_eos_token": false,
+    })
+}
+
+/// Does the work; on Ctrl-C or SIGTERM it removes what is unfinished, and the program ends.
+fn interruptible(output: &Path, work: impl FnOnce() -> Result<(), StoreError>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let target = output.to_path_buf();
+    let watch = runtime.spawn(async move {
+        crate::runtime::asked_to_leave().await;
+        let left = abandon_export(&target).err().map(|e| format!("; {e}")).unwrap_or_default();
+        eprintln!("starling: interrupted: nothing was exported{left}");
+        std::process::exit(Code::Refused as i32);
+    });
+    let done = work().map_err(store_failure);
+    watch.abort();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_llamas() {
+        let model = ModelConfig { kv_heads: 2, tied: false, ..ModelConfig::preset("0.1m").expect("a preset") };
+        let shown = config(&model, &Tokenizer::bytes());
+        let expected = [
+            ("hidden_size", json!(64)),
+            ("num_key_value_heads", json!(2)),
+            ("num_attention_heads", json!(4)),
+            ("head_dim", json!(16)),
+            ("intermediate_size", json!(176)),
+            ("max_position_embeddings", json!(128)),
+            ("vocab_size", json!(256)),
+            ("rms_norm_eps", json!(1e-5)),
+            ("rope_theta", json!(10000.0)),
+            ("tie_word_embeddings", json!(false)),
+            ("eos_token_id", json!(0)),
+        ];
+        for (key, value) in expected {
+            assert_eq!(shown[key], value, "{key}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A trained model for the commands that use one: of a checkpoint, or of a node, running or not.
+
+use super::at_rest::open_at_rest;
+use crate::cli::ModelArgs;
+use crate::config::run_file::{model_config, tokenizer_choice, trainer_options};
+use crate::exit::{Code, Failure};
+use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure, stored};
+use crate::watch::status::{Answer, Question, ask_within, is_running};
+use anyhow::Context;
+use starling_data::Tokenizer;
+use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
+use starling_protocol::Digest;
+use starling_protocol::record::Record;
+use starling_protocol::run::RunSpec;
+use starling_protocol::wire;
+use starling_store::{Checkpoint, LoadedState, Store, newest_checkpoint, open_checkpoint};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a running node may take to write the checkpoint that it is asked for.
+pub const WRITING: Duration = Duration::from_secs(900);
+
+/// A trained model.
+pub struct Trained {
+    pub spec: RunSpec,
+    pub record: Record,
+    pub theta: Vec<f32>,
+    /// Where its tokenizer lies if the run has one of its own and left it there.
+    beside: PathBuf,
+    /// Where it comes from, for a person.
+    source: String,
+}
+
+impl Trained {
+    /// Finds the model that the flags name, and says which record it is of.
+    pub fn find(args: &ModelArgs) -> Result<Self, Failure> {
+        let trained = match &args.checkpoint {
+            Some(folder) => Self::of_folder(folder)?,
+            None => Self::of_home(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
+        };
+        trained.tell();
+        Ok(trained)
+    }
+
+    /// The model of a folder: a checkpoint's, or a node's.
+    pub fn of_folder(folder: &Path) -> Result<Self, Failure> {
+        if is_home(folder) { Self::of_home(folder) } else { Self::of_checkpoint(folder) }
+    }
+
+    fn of_checkpoint(folder: &Path) -> Result<Self, Failure> {
+        let Checkpoint { record, spec, schema, state, .. } = open(folder)?;
+        let source = format!("the checkpoint {}", folder.display());
+        Self::of(spec, (record, schema), state.theta, (folder.join(TOKENIZER_FILE), source))
+    }
+
+    /// The newest state of a node that can be had. A running node writes a checkpoint of it; that of a node at rest is on
+    /// its disk. If neither can be had, its newest checkpoint is taken.
+    fn of_home(home: &Path) -> Result<Self, Failure> {
+        let newest = if is_running(home) { of_running(home) } else { Self::at_rest(home) };
+        let failure = match newest {
+            Ok(trained) => return Ok(trained),
+            Err(failure) => failure,
+        };
+        let Some((folder, manifest)) = newest_checkpoint(&checkpoints_folder(home)) else { return Err(failure) };
+        eprintln!(
+            "the present state of the node in {} cannot be had ({:#}); its newest checkpoint, of round {}, is taken",
+            home.display(),
+            failure.error,
+            manifest.round
+        );
+        Self::of_checkpoint(&folder)
+    }
+
+    fn at_rest(home: &Path) -> Result<Self, Failure> {
+        let (LoadedState { record, schema, state, .. }, spec) = load(&open_at_rest(home)?)?;
+        let source = format!("the disk of the node in {}", home.display());
+        Self::of(spec, (record, schema), state.theta, (home.join(TOKENIZER_FILE), source))
+    }
+
+    /// Refuses a model that this release would build in another way.
+    fn of(
+        spec: RunSpec,
+        (record, schema): (Record, Digest),
+        theta: Vec<f32>,
+        (beside, source): (PathBuf, String),
+    ) -> Result<Self, Failure> {
+        if Digest(model_config(&spec.model).schema().digest()) != schema {
+            let why = format!(
+                "{source} is of another model than this release builds (its tensors have other names or shapes): use \
+                 the release that trained it"
+            );
+            return Err(Failure::message(Code::ConfigMismatch, why));
+        }
+        Ok(Self { spec, record, theta, beside, source })
+    }
+
+    /// Says on standard error what is used: standard output is for the result.
+    pub fn tell(&self) {
+        let Record { seq, round, tokens, .. } = &self.record;
+        eprintln!("run {}, record {seq} (round {round}, {tokens} tokens), from {}", self.spec.name, self.source);
+    }
+
+    /// The tokenizer that it was trained with, and its file; byte-level tokens have none.
+    pub fn tokenizer(&self, named: Option<&Path>) -> Result<(Tokenizer, Option<PathBuf>), Failure> {
+        let path = named.map(Path::to_path_buf).or_else(|| self.beside.is_file().then(|| self.beside.clone()));
+        let choice = path.as_ref().map_or_else(|| "bytes".into(), |path| path.to_string_lossy().into_owned());
+        let tokenizer = Tokenizer::load(&tokenizer_choice(&choice))?;
+        if tokenizer.digest() != self.spec.data.tokenizer {
+            let why = format!(
+                "{} was trained with another tokenizer than {choice}: give its tokenizer.json with --tokenizer",
+                self.source
+            );
+            return Err(Failure::message(Code::ConfigMismatch, why));
+        }
+        Ok((tokenizer, path))
+    }
+
+    /// The model on a device, for sequences of `seq_len` tokens, so many at a time.
+    pub fn open(&self, device: &str, seq_len: usize, batch: usize) -> Result<(Box<dyn Trainer>, ModelConfig), Failure> {
+        let device: DeviceChoice =
+            device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+        let model = ModelConfig { seq_len, ..model_config(&self.spec.model) };
+        let options = TrainerOptions { batch, accumulate: 1, ..trainer_options(&self.spec.inner, 0) };
+        let mut trainer =
+            starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
+        trainer.load(&self.theta)?;
+        Ok((trainer, model))
+    }
+}
+
+#[cfg(test)]
+impl Trained {
+    /// The smallest preset as it is before any training, on byte-level tokens.
+    pub fn untrained() -> Self {
+        use crate::runtime::sample_test;
+        use starling_protocol::run::ModelSpec;
+
+        let model = ModelConfig::preset("0.1m").expect("a preset");
+        let size = |n: usize| u32::try_from(n).expect("a small model");
+        let mut spec = sample_test::spec();
+        spec.model = ModelSpec {
+            vocab: size(model.vocab),
+            d_model: size(model.d_model),
+            layers: size(model.layers),
+            heads: size(model.heads),
+            kv_heads: size(model.kv_heads),
+            ffn: size(model.ffn),
+            seq_len: size(model.seq_len),
+            tied: model.tied,
+            rope_theta: model.rope_theta,
+            norm_eps: model.norm_eps,
+        };
+        spec.data.tokenizer = Tokenizer::bytes().digest();
+        let theta = starling_kernels::initial_parameters(&model, 1);
+        let schema = Digest(model.schema().digest());
+        let place = (PathBuf::from("nowhere"), "a test".to_owned());
+        Self::of(spec, (sample_test::genesis().record, schema), theta, place).expect("it is of this release")
+    }
+}
+
+/// Whether a node has its home in this folder.
+fn is_home(folder: &Path) -> bool {
+    folder.join("run.spec").exists()
+}
+
+/// Opens and verifies a checkpoint; damage leads to exit code 4.
+pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
+    let advice =
+        "name a checkpoint's folder (`starling checkpoint list --home DIR` lists those of a node), or a node's folder";
+    if !folder.is_dir() {
+        let why = format!("there is no folder {}: {advice}", folder.display());
+        return Err(Failure::message(Code::Refused, why));
+    }
+    if !folder.join("manifest.json").exists() {
+        let why = format!("{} is no checkpoint, since it has no manifest.json: {advice}", folder.display());
+        return Err(Failure::message(Code::Refused, why));
+    }
+    open_checkpoint(folder).map_err(store_failure)
+}
+
+/// The model of a checkpoint that the running node writes now.
+fn of_running(home: &Path) -> Result<Trained, Failure> {
+    match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
+        Answer::Checkpoint { path, .. } => Trained::of_checkpoint(Path::new(&path)),
+        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+    }
+}
+
+/// The state of the head in the store of a node at rest, and its run.
+pub fn load(store: &Store) -> Result<(LoadedState, RunSpec), Failure> {
+    let run = store.run().context("the folder is bound to no run yet: it has no model")?;
+    let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
+    if store.head().is_none() {
+        let why = format!(
+            "{} has no model yet: its node has neither founded a flock nor fetched the state of one",
+            store.path().display()
+        );
+        return Err(Failure::message(Code::Refused, why));
+    }
+    let state = stored(store, &spec).map_err(store_failure)?;
+    Ok((state, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::sample_test::genesis;
+    use starling_store::{CheckpointSource, TensorShape, checkpoint_path, export_checkpoint};
+
+    fn refused(folder: &Path) -> (Code, String) {
+        let failure = Trained::of_folder(folder).err().expect("there is no model");
+        (failure.code, format!("{:#}", failure.error))
+    }
+
+    #[test]
+    fn a_folder_without_a_model_is_answered_in_words() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (code, said) = refused(&dir.path().join("none"));
+        assert_eq!(code, Code::Refused);
+        assert!(said.contains("there is no folder") && said.contains("checkpoint list"), "{said}");
+        let (_, said) = refused(dir.path());
+        assert!(said.contains("no manifest.json"), "{said}");
+        let (code, said) =
+            Trained::of_home(dir.path()).err().map(|f| (f.code, f.error.to_string())).expect("there is no node");
+        assert!(code == Code::Usage && said.contains("holds no run"), "{said}");
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_model_is_refused_and_a_damaged_home_has_its_newest_checkpoint() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let trained = Trained::untrained();
+        let model = model_config(&trained.spec.model);
+        let tensors = model.schema().tensors.into_iter();
+        let tensors: Vec<_> = tensors.map(|t| TensorShape { name: t.name, shape: t.shape }).collect();
+        let state = starling_protocol::state::State::initial(trained.theta.clone(), trained.spec.sync.mode);
+        let export = |folder: &Path, schema: Digest| {
+            let mut record = genesis().record;
+            record.state_root = starling_protocol::state::root(&state.manifest(schema).expect("a sound size"));
+            let spec = wire::encode_spec(&trained.spec);
+            let (tensors, state) = (&tensors, &state);
+            let source = CheckpointSource { record: &record, spec: &spec, schema, tensors, state, extras: &[] };
+            export_checkpoint(folder, &source).expect("there is room");
+        };
+        let other = dir.path().join("other");
+        export(&other, Digest([9; 32]));
+        let (code, said) = refused(&other);
+        assert!(code == Code::ConfigMismatch && said.contains("another model"), "{said}");
+        let home = dir.path().join("home");
+        export(&checkpoint_path(&checkpoints_folder(&home), 7), Digest(model.schema().digest()));
+        let found = Trained::of_home(&home).expect("the checkpoint will do");
+        assert_eq!(found.theta, trained.theta);
+        assert!(found.source.contains("round-000007"), "{}", found.source);
+        let (tokenizer, path) = found.tokenizer(None).expect("bytes need no file");
+        assert_eq!((tokenizer.vocab(), path), (256, None));
+    }
+}
