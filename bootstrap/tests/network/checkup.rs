@@ -28,11 +28,8 @@ async fn each_address_is_judged_by_itself() {
     let relayed = PeerAddress { peer: PeerId::random(), address: here.full().with(Protocol::P2pCircuit) };
     let found = answers(&[here.clone(), elsewhere, closed, relayed], DEADLINE).await.unwrap();
     assert!(matches!(found[0], Answer::Here(_)), "{found:?}");
-    let rest = [
-        Answer::Failed(Reason::WrongPeer { found: here.peer }),
-        Answer::Failed(Reason::Refused),
-        Answer::NotTried,
-    ];
+    let rest =
+        [Answer::Failed(Reason::WrongPeer { found: here.peer }), Answer::Failed(Reason::Refused), Answer::NotTried];
     assert_eq!(found[1..], rest);
 }
 

@@ -55,19 +55,14 @@ impl Unreached {
         let counts = |(address, reason): &&(Option<Multiaddr>, Reason)| {
             *reason != Reason::Ourselves && !address.as_ref().is_some_and(is_own)
         };
-        let (address, reason) = failures.iter().filter(counts).next_back()?;
+        let (address, reason) = failures.iter().rfind(counts)?;
         let mut peers = self.peers();
         peers.retain(|_, entry| now < entry.last + GIVEN_UP);
         if !is_known && peers.len() >= STRANGERS_MAX && !peers.contains_key(&peer) {
             return None;
         }
-        let fresh = || Entry {
-            reason: String::new(),
-            addresses: BTreeSet::new(),
-            dials: 0,
-            last: now,
-            told: BTreeSet::new(),
-        };
+        let fresh =
+            || Entry { reason: String::new(), addresses: BTreeSet::new(), dials: 0, last: now, told: BTreeSet::new() };
         let entry = peers.entry(peer).or_insert_with(fresh);
         (entry.dials, entry.last) = (entry.dials.saturating_add(1), now);
         entry.reason = reason.to_string();

@@ -69,14 +69,8 @@ fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
     let tokenizer = std::fs::read(home.join(TOKENIZER_FILE)).ok();
     let extras: Vec<_> = tokenizer.iter().map(|bytes| (TOKENIZER_FILE, bytes.as_slice())).collect();
     let encoded = wire::encode_spec(&spec);
-    let source = CheckpointSource {
-        record: &record,
-        spec: &encoded,
-        schema,
-        tensors: &tensors,
-        state: &state,
-        extras: &extras,
-    };
+    let source =
+        CheckpointSource { record: &record, spec: &encoded, schema, tensors: &tensors, state: &state, extras: &extras };
     store.write_checkpoint(&path, &source, false).map_err(store_failure)?;
     Ok((path, record.round, true))
 }

@@ -41,10 +41,9 @@ pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
             clip: inner.clip,
         },
         outer: match spec.sync.mode {
-            SyncMode::Rounds => OuterTable {
-                lr: Some(OuterRate::Table(spec.outer.lr.clone())),
-                momentum: Some(spec.outer.momentum),
-            },
+            SyncMode::Rounds => {
+                OuterTable { lr: Some(OuterRate::Table(spec.outer.lr.clone())), momentum: Some(spec.outer.momentum) }
+            }
             SyncMode::EveryStep => OuterTable::default(),
         },
         sync: sync_table(&spec.sync),

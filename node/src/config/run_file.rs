@@ -251,7 +251,8 @@ impl RunFile {
 
     /// Parses the text of the run file at `path`; paths in it stay as they are written.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
-        let mut file: Self = config_file::parse_with(text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))?;
+        let mut file: Self =
+            config_file::parse_with(text, path, &EXAMPLES).map_err(|e| Failure::new(Code::Usage, e))?;
         file.written = Written { path: path.to_path_buf(), text: text.to_owned() };
         Ok(file)
     }

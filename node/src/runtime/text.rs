@@ -210,7 +210,9 @@ async fn fetch_manifest(net: &NetHandle, peer: NodeId, digest: Digest) -> (NodeI
 
 fn show_progress(teller: &Teller, progress: PrepareProgress) {
     match progress {
-        PrepareProgress::Listing { files } => teller.progress(|| format!("looking for text: {}", starling_words::count(files, "file"))),
+        PrepareProgress::Listing { files } => {
+            teller.progress(|| format!("looking for text: {}", starling_words::count(files, "file")))
+        }
         PrepareProgress::Waiting => teller.progress(|| "another node of this machine prepares the text".into()),
         PrepareProgress::Checking { done, total } => {
             teller.progress(|| format!("checking the text: {done} of {total} pieces"));

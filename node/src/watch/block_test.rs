@@ -113,7 +113,8 @@ fn without_room_the_round_and_the_work_stay() {
 #[test]
 fn a_wait_is_told_in_full_on_a_narrow_terminal() {
     let (mut picture, now) = flying();
-    let doing = "holding this round back for 1a2b3c4d (attic): it fetches the model to join, 12.0 MiB to go, about 40 s";
+    let doing =
+        "holding this round back for 1a2b3c4d (attic): it fetches the model to join, 12.0 MiB to go, about 40 s";
     picture.look(Glance { doing: doing.into(), trains: false, ..glance() }, now);
     let lines = lines(&picture, 60, 24, now);
     let from = lines.iter().position(|line| line.starts_with("now")).expect("it is shown");

@@ -209,9 +209,8 @@ impl Picture {
     pub fn look(&mut self, glance: Glance, now: Instant) {
         if let (Some(before), Some(at)) = (&self.glance, self.looked) {
             let seconds = now.saturating_duration_since(at).as_secs_f64().max(1e-3);
-            let rate = |rate: f64, from: u64, to: u64| {
-                rate + (to.saturating_sub(from) as f64 / seconds - rate) * RATE_STEP
-            };
+            let rate =
+                |rate: f64, from: u64, to: u64| rate + (to.saturating_sub(from) as f64 / seconds - rate) * RATE_STEP;
             self.traffic = Traffic {
                 out: rate(self.traffic.out, before.sent, glance.sent),
                 into: rate(self.traffic.into, before.received, glance.received),

@@ -326,10 +326,7 @@ pub fn ask_within(home: &Path, question: Question, patience: Duration) -> anyhow
 /// Folders of nodes that answer on this machine, below the default data folder.
 pub fn running_homes(data: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
-    let mut homes: Vec<_> = entries
-        .filter_map(|e| e.ok().map(|e| e.path()))
-        .filter(|home| is_running(home))
-        .collect();
+    let mut homes: Vec<_> = entries.filter_map(|e| e.ok().map(|e| e.path())).filter(|home| is_running(home)).collect();
     homes.sort();
     homes
 }

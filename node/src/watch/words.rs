@@ -30,7 +30,17 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c == '\n' { ' ' } else if c.is_control() || turns(c) { '?' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c == '\n' {
+                ' '
+            } else if c.is_control() || turns(c) {
+                '?'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 /// The reason for which this node waits, as a sentence without an end. `on` are the nodes that it waits for.

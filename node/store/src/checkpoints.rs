@@ -96,9 +96,9 @@ fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = name_of(&path);
-        let is_rest = name.strip_prefix('.').is_some_and(|rest| {
-            rest.starts_with(PREFIX) && [".new", ".old"].iter().any(|end| rest.ends_with(end))
-        });
+        let is_rest = name
+            .strip_prefix('.')
+            .is_some_and(|rest| rest.starts_with(PREFIX) && [".new", ".old"].iter().any(|end| rest.ends_with(end)));
         if is_rest && let Err(error) = remove_dir(&path) {
             tracing::warn!(%error, "the rest of an unfinished checkpoint stays");
         }

@@ -136,7 +136,7 @@ pub enum StoreError {
     Failed { why: String },
     #[error("cannot {action} {path}: {}; check the path, its owner and the disk", starling_words::of(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("cannot {action} the database {path}: {}; check the disk", starling_words::plain(&source.to_string()))]
+    #[error("cannot {action} the database {path}: {}; check the disk", starling_words::plain(source.as_ref()))]
     Db { action: &'static str, path: PathBuf, source: rocksdb::Error },
 }
 

@@ -91,9 +91,8 @@ fn a_port_that_another_process_has_is_bad_and_that_of_the_own_node_is_good() {
     let at = taken.local_addr().expect("its address");
     let address = |text: String| -> Multiaddr { text.parse().expect("an address") };
     let listen = [address("/ip4/127.0.0.1/udp/0/quic-v1".into()), address(format!("/ip4/127.0.0.1/tcp/{}", at.port()))];
-    let verdicts = |metrics: &str, is_running| {
-        ports(&listen, metrics, is_running).iter().map(verdict).collect::<Vec<_>>()
-    };
+    let verdicts =
+        |metrics: &str, is_running| ports(&listen, metrics, is_running).iter().map(verdict).collect::<Vec<_>>();
     assert_eq!(verdicts("off", false), [Good, Bad]);
     assert_eq!(verdicts("127.0.0.1:0", true), [Good, Good]);
     assert_eq!(verdicts(&at.to_string(), false), [Good, Bad, Bad]);

@@ -55,8 +55,8 @@ fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     };
     // Without a name every node below the default folder is this machine's.
     let is_default = named.is_none() && node.home.is_none();
-    let is_running = matches!(ask(&home, Question::Status), Ok(Answer::Status(_)))
-        || is_default && !running_homes(&home).is_empty();
+    let is_running =
+        matches!(ask(&home, Question::Status), Ok(Answer::Status(_))) || is_default && !running_homes(&home).is_empty();
     let trains = match device {
         DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
         DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,

@@ -132,8 +132,8 @@ mod tests {
 
     fn read(choice: &Choice) -> (RunFile, RunSpec) {
         let text = text(choice);
-        let file = RunFile::parse(&text, Path::new("RUN.toml"))
-            .unwrap_or_else(|failure| panic!("{}\n{text}", failure.error));
+        let file =
+            RunFile::parse(&text, Path::new("RUN.toml")).unwrap_or_else(|failure| panic!("{}\n{text}", failure.error));
         let data = DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
         let spec = file.spec(data, 256).unwrap_or_else(|failure| panic!("{}\n{text}", failure.error));
         (file, spec)
