@@ -10,15 +10,19 @@ const AMOUNTS: usize = 65_537;
 /// A trainer whose steps take a fixed time and move every parameter a little.
 pub struct NullTrainer {
     device: DeviceInfo,
+    /// The parameters that were loaded. Steps take no processor time of their own: what they move is taken off when the
+    /// parameters are read.
     parameters: Vec<f32>,
     amounts: Vec<f32>,
+    /// The amounts' factor by which the steps since have moved the parameters.
+    moved: f32,
     seq_len: usize,
     step_time: Duration,
 }
 
 impl NullTrainer {
     pub fn new(device: DeviceInfo, parameters: usize, seq_len: usize, step_time: Duration) -> Self {
-        Self { device, parameters: vec![0.0; parameters], amounts: amounts(), seq_len, step_time }
+        Self { device, parameters: vec![0.0; parameters], amounts: amounts(), moved: 0.0, seq_len, step_time }
     }
 
     fn tokens(&self, tokens: &[u32]) -> u64 {
@@ -33,18 +37,20 @@ impl Trainer for NullTrainer {
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError> {
         self.parameters.copy_from_slice(parameters);
+        self.moved = 0.0;
         Ok(())
     }
 
     fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError> {
         out.copy_from_slice(&self.parameters);
+        let moved = self.moved;
+        in_turn(out, &self.amounts, |parameter, amount| *parameter -= moved * amount);
         Ok(())
     }
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         std::thread::sleep(self.step_time);
-        let lr = lr as f32 * 1e-3;
-        in_turn(&mut self.parameters, &self.amounts, |parameter, amount| *parameter -= lr * amount);
+        self.moved += lr as f32 * 1e-3;
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
@@ -94,8 +100,26 @@ fn in_turn(values: &mut [f32], amounts: &[f32], change: impl Fn(&mut f32, f32)) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_kernels::DeviceKind;
     use starling_protocol::limits::CHUNK_ELEMENTS;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn steps_move_what_is_read_until_parameters_are_loaded() {
+        let device = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "none".into(), why: "asked for".into() };
+        let mut trainer = NullTrainer::new(device, 3, 1, Duration::ZERO);
+        let mut read = [0.0; 3];
+        trainer.load(&[1.0; 3]).expect("as many parameters");
+        for _ in 0..2 {
+            trainer.step(&[1, 2], 10.0).expect("a step");
+        }
+        trainer.read(&mut read).expect("as many parameters");
+        let want: Vec<f32> = amounts()[..3].iter().map(|amount| 1.0 - 0.02 * amount).collect();
+        assert!(read.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-6), "{read:?} is not {want:?}");
+        trainer.load(&[1.0; 3]).expect("as many parameters");
+        trainer.read(&mut read).expect("as many parameters");
+        assert_eq!(read, [1.0; 3]);
+    }
 
     #[test]
     fn no_two_chunks_move_alike() {

@@ -36,6 +36,9 @@ pub struct JoinSetting {
     /// The newcomer starts when this round is committed
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     pub at_round: u32,
+    /// MiB of a disk of its own for each node, in memory; 0: all share this machine's
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub disk_mib: u32,
 }
 
 impl JoinSetting {
@@ -58,14 +61,15 @@ impl JoinSetting {
 
     /// The scenario ends with the first commit that holds a contribution of everybody, the newcomer included.
     fn scenario(&self) -> String {
-        let Self { preset, donors, mbit, newcomer_mbit, steps, at_round } = self;
+        let Self { preset, donors, mbit, newcomer_mbit, steps, at_round, .. } = self;
+        let disk = if self.disk_mib == 0 { String::new() } else { format!("disk_mib = {}\n", self.disk_mib) };
         format!(
             "about = \"a newcomer joins a flying flock of {donors}\"\nend_s = 1\nlimit_s = 3600\n\
              null_trainer_ms = 50\n\
              [run.model]\npreset = {preset:?}\n[run.inner]\nsteps = {steps}\n\
-             [[nodes]]\nname = \"donor\"\ncount = {donors}\nsite = \"room\"\nup_mbit = {mbit}\ndown_mbit = {mbit}\n\
+             [[nodes]]\nname = \"donor\"\ncount = {donors}\nsite = \"room\"\nup_mbit = {mbit}\ndown_mbit = {mbit}\n{disk}\
              [[nodes]]\nname = \"{NEWCOMER}\"\nsite = \"room\"\nup_mbit = {newcomer_mbit}\n\
-             down_mbit = {newcomer_mbit}\nlater = true\n\
+             down_mbit = {newcomer_mbit}\n{disk}later = true\n\
              [[faults]]\nkind = \"start\"\nat_round = {at_round}\nnodes = [\"{NEWCOMER}\"]\n\
              [expect]\nmax_gap_s = 900\nsettle_s = 1800\nrounds = {at_round}\n"
         )
@@ -101,7 +105,7 @@ impl JoinSetting {
     fn row(&self, join: &Join, ok: bool) -> Value {
         json!({
             "bench": "join", "preset": self.preset, "donors": self.donors, "donor_mbit": self.mbit,
-            "newcomer_mbit": self.newcomer_mbit, "steps": self.steps, "parameters": join.parameters,
+            "newcomer_mbit": self.newcomer_mbit, "steps": self.steps, "disk_mib": self.disk_mib, "parameters": join.parameters,
             "state_bytes": join.state_bytes, "fetched_bytes": join.fetched_bytes,
             "state_seconds": join.state_seconds, "fetch_seconds": join.fetch_seconds,
             "contribution_seconds": join.contribution_seconds, "share_of_lines": join.share_of_lines,

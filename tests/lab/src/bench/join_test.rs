@@ -5,7 +5,7 @@ use crate::stage::Entry;
 use std::path::Path;
 
 fn setting() -> JoinSetting {
-    JoinSetting { preset: "30m".into(), donors: 3, mbit: 100, newcomer_mbit: 1000, steps: 60, at_round: 8 }
+    JoinSetting { preset: "30m".into(), donors: 3, mbit: 100, newcomer_mbit: 1000, steps: 60, at_round: 8, disk_mib: 0 }
 }
 
 fn entry(seen: f64, what: What, node: Option<&str>) -> Entry {
@@ -80,4 +80,11 @@ fn the_newcomer_comes_while_the_others_fly() {
     assert_eq!(lines[..4], [donor, donor, donor, (true, 1_000_000_000)]);
     assert_eq!(scenario.faults[0].plan, Plan::Start { ticket: false });
     assert_eq!((scenario.faults[0].when, &scenario.faults[0].nodes[..]), (When::Round(8), &[3][..]));
+}
+
+#[test]
+fn nodes_may_have_disks_of_their_own() {
+    let setting = JoinSetting { disk_mib: 3000, ..setting() };
+    let scenario = Scenario::parse(&setting.scenario(), Path::new("bench-join.toml")).expect("a scenario");
+    assert!(scenario.topology.seats.iter().all(|seat| seat.disk_mib == Some(3000)));
 }
