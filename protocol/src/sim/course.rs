@@ -42,7 +42,7 @@ impl World {
             nodes,
             strangers,
             network,
-            reductions: Reductions::default(),
+            reductions: Reductions::new(Random::new(seed, "sums")),
             schedule,
             invariants: invariant::all(),
             violation: None,
@@ -145,6 +145,7 @@ impl World {
                 // A node is told of a connection before it is given what came by it.
                 self.up(node, from, conn);
                 if self.network.is(from, node, conn) && self.nodes[node].alive() {
+                    self.heed_report(node, from, &bytes);
                     let from = self.keys.id(from);
                     self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
                 }

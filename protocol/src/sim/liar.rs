@@ -83,6 +83,18 @@ impl World {
         )
     }
 
+    /// A liar says that it has refused a member's bytes: as in a node, sums that may hold these count no more.
+    pub(super) fn heed_report(&mut self, node: usize, from: usize, bytes: &[u8]) {
+        if self.nodes[from].liar.is_none() || kind(bytes) != "head" {
+            return;
+        }
+        let Some(Message::Head(head)) = self.open(bytes).map(|opened| opened.message) else { return };
+        if let Some(Awaits { what: Awaited::Refused, from: accused }) = head.awaits {
+            let from = self.keys.id(from);
+            self.process(node, |process| process.sums.kept.hear(from, accused, (head.lineage, head.seq)));
+        }
+    }
+
     fn sealed(&self, from: usize, message: &Message) -> Option<Rc<Vec<u8>>> {
         wire::seal(self.keys.signer(from).as_ref(), &self.run, message).ok().map(Rc::new)
     }

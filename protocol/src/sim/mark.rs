@@ -24,6 +24,7 @@ pub const MARKS: &[&str] = &[
     "certificate by catch-up",
     "reduction failed for some only",
     "reduction for one alone",
+    "sums kept after a failure",
     "death in a reduction",
     "crash between vote and persist",
     "crash between commit and persist",

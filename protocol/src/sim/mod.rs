@@ -8,7 +8,9 @@
 //! the environment or a file: a caller that runs many seeds does so outside.
 
 mod ambush;
+mod averaging;
 pub mod churn;
+pub mod circuit;
 mod clocks;
 mod course;
 mod crowd;
@@ -38,6 +40,7 @@ pub mod schedule;
 mod sleep;
 mod stranger;
 mod streaming;
+pub mod sums;
 mod traffic;
 pub mod trainer;
 mod transfer;

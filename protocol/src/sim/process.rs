@@ -4,6 +4,7 @@ use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
 use super::random::Random;
 use super::schedule::{Contest, Moment};
+use super::sums::Sums;
 use super::trainer::State;
 use crate::engine::io::{AttemptKey, PersistToken};
 use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
@@ -138,6 +139,8 @@ pub struct Process {
     pub fetching: BTreeMap<AttemptKey, u64>,
     pub jobs: u64,
     pub reducing: Option<AttemptKey>,
+    /// What attempts at the record at hand have finished.
+    pub sums: Sums,
     pub writes: VecDeque<(PersistToken, Write)>,
     /// Sends that wait for a write.
     pub waiting: Vec<(PersistToken, usize, Rc<Vec<u8>>)>,
@@ -220,6 +223,7 @@ impl Node {
             fetching: BTreeMap::new(),
             jobs: 0,
             reducing: None,
+            sums: Sums::default(),
             writes: VecDeque::new(),
             waiting: Vec::new(),
             finished: false,

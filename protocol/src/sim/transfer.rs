@@ -3,6 +3,7 @@
 use super::MS;
 use super::disk::Link;
 use super::invariant::Observed;
+use super::sums::Sums;
 use super::world::{Event, World};
 use crate::certificate::Split;
 use crate::engine::io::{AttemptKey, Input};
@@ -116,6 +117,7 @@ impl World {
             process.training = None;
             process.ahead = None;
             process.reducing = None;
+            process.sums = Sums::default();
             process.speculated.clear();
             process.updates.clear();
         });

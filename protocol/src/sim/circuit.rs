@@ -1,0 +1,125 @@
+//! One attempt of a ring, frame by frame, as the members' plans say: what each of them has received at any moment.
+
+use super::trainer;
+use crate::codec;
+use crate::frame::FrameKind;
+use crate::ring::plan::Plan;
+use crate::run::Codec;
+use std::rc::Rc;
+
+/// The payload that a member has of a chunk, if it has any.
+pub type Held = Option<Rc<Vec<u8>>>;
+
+/// A chunk that a member has after one more frame.
+#[derive(Clone, Debug)]
+pub struct Got {
+    pub chunk: usize,
+    /// Whether this is the finished sum.
+    pub finishes: bool,
+    pub payload: Rc<Vec<u8>>,
+}
+
+/// All that comes to one member.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    pub got: Vec<Got>,
+    /// The payloads at the end, by chunk.
+    pub held: Vec<Held>,
+}
+
+/// Lets all frames of an attempt travel. `weighted` are the members' contributions in ring order, `kept` the sums that
+/// each has, and `finished` what they have said of these. None if a sum cannot be encoded.
+///
+/// # Errors
+/// If frames do not fit the plan of their receiver, or a member waits for ever.
+pub fn run(
+    codec: Codec,
+    weighted: &[Vec<f32>],
+    kept: Vec<Vec<Held>>,
+    finished: &[Vec<bool>],
+) -> Result<Option<Vec<Course>>, String> {
+    let elements = weighted.first().map_or(0, Vec::len);
+    let chunks = trainer::chunks(elements);
+    let mut courses: Vec<Course> = kept.into_iter().map(|held| Course { got: Vec::new(), held }).collect();
+    if let [own] = weighted {
+        let made = courses.iter_mut().try_for_each(|course| alone(codec, own, course));
+        return Ok(made.map(|()| courses));
+    }
+    let plans: Vec<Plan> = (0..weighted.len()).map(|position| Plan::new(position, chunks, finished)).collect();
+    let mut sent = vec![0usize; weighted.len()];
+    loop {
+        let mut moved = false;
+        for from in 0..weighted.len() {
+            let to = (from + 1) % weighted.len();
+            let Some(frame) = plans[from].leaving.get(sent[from]) else { continue };
+            if frame.after > courses[from].got.len() {
+                continue;
+            }
+            let payload = if frame.begins {
+                encoded(codec, part(weighted, from, frame.chunk))
+            } else {
+                courses[from].held.get(frame.chunk).cloned().flatten()
+            };
+            let Some(payload) = payload else { return Ok(None) };
+            (sent[from], moved) = (sent[from] + 1, true);
+            let due = plans[to].arriving.get(courses[to].got.len());
+            let Some(due) = due.filter(|due| (due.kind, due.chunk) == (frame.kind, frame.chunk)) else {
+                return Err(format!("position {to} waits for {due:?}, and {frame:?} comes"));
+            };
+            let payload = match due.kind {
+                FrameKind::Contrib => added(codec, &payload, part(weighted, to, due.chunk)),
+                _ => Some(payload),
+            };
+            let Some(payload) = payload else { return Ok(None) };
+            courses[to].take(Got { chunk: due.chunk, finishes: due.finishes, payload });
+        }
+        if !moved {
+            break;
+        }
+    }
+    for (position, (course, plan)) in courses.iter().zip(&plans).enumerate() {
+        if course.got.len() < plan.arriving.len() || course.held.iter().any(Option::is_none) {
+            return Err(format!("position {position} waits for ever: it has {} frames", course.got.len()));
+        }
+    }
+    Ok(Some(courses))
+}
+
+impl Course {
+    fn take(&mut self, got: Got) {
+        if let Some(held) = self.held.get_mut(got.chunk) {
+            *held = Some(Rc::clone(&got.payload));
+        }
+        self.got.push(got);
+    }
+}
+
+/// The sums of a member alone, but for those that it has.
+fn alone(codec: Codec, own: &[f32], course: &mut Course) -> Option<()> {
+    for chunk in 0..course.held.len() {
+        if course.held.get(chunk).is_none_or(Option::is_none) {
+            let payload = encoded(codec, own.get(trainer::elements_of(chunk, own.len()))?)?;
+            course.take(Got { chunk, finishes: true, payload });
+        }
+    }
+    Some(())
+}
+
+/// A member's part of a chunk.
+fn part(weighted: &[Vec<f32>], position: usize, chunk: usize) -> &[f32] {
+    let own = weighted.get(position).map_or(&[][..], Vec::as_slice);
+    own.get(trainer::elements_of(chunk, own.len())).unwrap_or_default()
+}
+
+fn encoded(codec: Codec, values: &[f32]) -> Held {
+    let mut payload = Vec::new();
+    codec::encode(codec, values, &mut payload).ok()?;
+    Some(Rc::new(payload))
+}
+
+/// A partial sum with a member's own part added to it.
+fn added(codec: Codec, partial: &[u8], own: &[f32]) -> Held {
+    let mut sum = own.to_vec();
+    codec::decode_add(codec, partial, &mut sum).ok()?;
+    encoded(codec, &sum)
+}
