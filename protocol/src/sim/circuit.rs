@@ -123,3 +123,55 @@ fn added(codec: Codec, partial: &[u8], own: &[f32]) -> Held {
     codec::decode_add(codec, partial, &mut sum).ok()?;
     encoded(codec, &sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::io::Contribution;
+    use crate::sim::trainer::ELEMENTS;
+    use crate::update::Stated;
+    use crate::{Digest, NodeId};
+
+    const CODEC: Codec = Codec::Int8;
+
+    fn flock(members: usize) -> (Vec<Contribution>, Vec<Rc<Vec<f32>>>) {
+        let stated = Stated { tokens: 5, steps: 1, norm: 1.0 };
+        let contribution = |n: usize| Contribution { member: NodeId([n as u8; 32]), stated, payload: Digest::default() };
+        let vector = |n: usize| Rc::new((0..ELEMENTS).map(|i| ((i * 7 + n * 13) % 101) as f32 / 50.0 - 1.0).collect());
+        ((0..members).map(contribution).collect(), (0..members).map(vector).collect())
+    }
+
+    fn update_of(course: &Course) -> Vec<u8> {
+        course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect()
+    }
+
+    fn nothing(members: usize) -> Vec<Vec<Held>> {
+        vec![vec![None; trainer::chunks(ELEMENTS)]; members]
+    }
+
+    #[test]
+    fn frames_that_travel_make_the_reference_reduction() {
+        for members in 1..=6 {
+            let (contributions, vectors) = flock(members);
+            let weighted = trainer::weighted(&contributions, &vectors);
+            let courses = run(CODEC, &weighted, nothing(members), &vec![Vec::new(); members]).unwrap().unwrap();
+            let reference = trainer::reduce(CODEC, &contributions, &vectors).unwrap();
+            assert!(courses.iter().all(|course| update_of(course) == reference), "{members} members");
+        }
+    }
+
+    /// What one member has finished comes to the others, and is not made again.
+    #[test]
+    fn a_kept_sum_is_sent_and_not_made_anew() {
+        let (contributions, vectors) = flock(4);
+        let weighted = trainer::weighted(&contributions, &vectors);
+        let first = run(CODEC, &weighted, nothing(4), &vec![Vec::new(); 4]).unwrap().unwrap();
+        let (left, mut kept) = (trainer::weighted(&contributions[..3], &vectors[..3]), nothing(3));
+        kept[1] = first[1].held.clone();
+        let finished = vec![Vec::new(), vec![true; trainer::chunks(ELEMENTS)], Vec::new()];
+        let second = run(CODEC, &left, kept, &finished).unwrap().unwrap();
+        assert!(second.iter().all(|course| update_of(course) == update_of(&first[0])), "the sum of all four");
+        let frames: Vec<usize> = second.iter().map(|course| course.got.len()).collect();
+        assert_eq!(frames, [trainer::chunks(ELEMENTS), 0, trainer::chunks(ELEMENTS)]);
+    }
+}

@@ -72,6 +72,7 @@ pub const MARKS: &[&str] = &[
     "a round waited for newcomers",
     "old bytes replayed",
     "liar refused",
+    "liar that pretends to fetch",
     "contribution clipped",
     "equivocation seen",
     "evidence held",

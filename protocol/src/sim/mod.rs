@@ -49,7 +49,8 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, JoinSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode,
+    SyncSpec,
 };
 use crate::sample;
 use options::Options;
@@ -58,6 +59,9 @@ pub use options::{MS, SECOND};
 
 /// Inner steps of a round, except in runs that average each step.
 pub const STEPS: u32 = 4;
+
+/// The patience of a run with newcomers: a few rounds. Histories are too short for that of a real run to end.
+const JOIN: JoinSpec = JoinSpec { patience_ms: 5_000, share: 25 };
 
 /// A run whose rounds are short.
 pub fn specification(options: &Options) -> RunSpec {
@@ -78,6 +82,7 @@ pub fn specification(options: &Options) -> RunSpec {
         },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
+        join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
         ..small
     }

@@ -169,8 +169,8 @@ impl Reductions {
         Ok(())
     }
 
-    /// Gives a member its time, of the time that it takes if no sum is kept: fewer frames take less. A member that fails
-    /// comes to any of its frames. Returns the time.
+    /// Gives a member its time, of the time that it takes if no sum is kept: fewer frames take less. A member that
+    /// fails comes to any of its frames. Returns the time.
     pub fn stretch(&mut self, key: &AttemptKey, node: usize, (now, whole): (u64, u64), fails: bool) -> u64 {
         let Some(group) = self.groups.get_mut(key) else { return whole };
         let Some(course) = group.courses.get(&node) else { return whole };

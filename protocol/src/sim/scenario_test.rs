@@ -256,6 +256,18 @@ fn founders_that_meet_stay_apart() {
     }
 }
 
+/// Reductions that fail leave finished sums, which the next attempt keeps; the update is still a sum of what was said.
+#[test]
+fn what_a_failed_reduction_has_finished_is_kept() {
+    for seed in 0..3 {
+        let mut world = begin(seed, Options { failing_reductions: 60, ..Options::calm(4) });
+        let kept = |world: &World| world.marks.count("sums kept after a failure") >= 3;
+        assert!(run(&mut world, 180 * SECOND, kept), "seed {seed}");
+        let goal = best_seq(&world) + 2;
+        assert!(run(&mut world, 60 * SECOND, |world| best_seq(world) >= goal), "seed {seed}: the flock flies on");
+    }
+}
+
 /// A trainer that hangs in a process that is otherwise well costs its own contribution only.
 #[test]
 fn a_hung_trainer_is_left_behind() {

@@ -1,5 +1,5 @@
-//! The finished sums that a member keeps when an attempt fails (`docs/protocol/3-reduction.md` §3.4.3, §3.5.5): which of
-//! them are of use in a later attempt at the same record. The bytes of the sums are the caller's.
+//! The finished sums that a member keeps when an attempt fails (`docs/protocol/3-reduction.md` §3.4.3, §3.5.5): which
+//! of them are of use in a later attempt at the same record. The bytes of the sums are the caller's.
 //!
 //! A sum is of use in an attempt among S' if S' is a subset of the attempt's set in which it was finished, by members
 //! and by what each of them contributes. It then holds contributions of members that are gone as well. If the bytes of
@@ -79,8 +79,8 @@ impl Kept {
         })
     }
 
-    /// Begins an attempt: drops the sums of other records, and those that are of no use in it. `longest` is the greatest
-    /// norm that sums of these members may have, if it is known.
+    /// Begins an attempt: drops the sums of other records, and those that are of no use in it. `longest` is the
+    /// greatest norm that sums of these members may have, if it is known.
     pub fn begin(&mut self, key: AttemptKey, members: &[Contribution], longest: Option<f32>, chunks: usize) {
         if !self.is_followed_by(&key) {
             *self = Self::default();
