@@ -174,6 +174,7 @@ impl World {
             Event::Mixed { round, base, tokens, merge } => self.mixed(node, (round, base), tokens, merge),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
+            Event::Piece { job, each } => self.piece(node, job, each),
             Event::Proved { job, source, seq, record, foreign } => {
                 self.proved(node, (job, source), (seq, record), foreign);
             }

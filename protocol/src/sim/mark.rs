@@ -81,6 +81,8 @@ pub const MARKS: &[&str] = &[
     "stale message ignored",
     "damaged state found",
     "catch-up failed",
+    "source lost in a transfer",
+    "newcomer served by a newcomer",
     "n = 1 run",
     "run with real signatures",
     "clock jumped",

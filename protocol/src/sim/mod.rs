@@ -41,6 +41,7 @@ mod sleep;
 mod stranger;
 mod streaming;
 pub mod sums;
+mod swarm;
 mod traffic;
 pub mod trainer;
 mod transfer;

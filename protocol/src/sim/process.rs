@@ -117,6 +117,20 @@ pub struct Training {
     pub state: Rc<State>,
 }
 
+/// A state that is being fetched, or the records that lead to it.
+#[derive(Clone, Debug)]
+pub struct Catching {
+    pub job: u64,
+    pub target: Digest,
+    /// The state comes as well, piece by piece.
+    pub afresh: bool,
+    /// The nodes that the engine has named, and the node that gives the next piece.
+    pub sources: Vec<usize>,
+    pub source: usize,
+    /// The pieces that are here.
+    pub got: u64,
+}
+
 /// A started program.
 pub struct Process {
     pub engine: Engine,
@@ -134,7 +148,7 @@ pub struct Process {
     /// The state from which a commit of this process made the current one.
     pub before: Option<Digest>,
     /// Numbers of the jobs under way; results of other jobs are dropped.
-    pub catching: Option<u64>,
+    pub catching: Option<Catching>,
     pub proving: BTreeSet<u64>,
     pub fetching: BTreeMap<AttemptKey, u64>,
     pub jobs: u64,
