@@ -99,13 +99,14 @@ impl World {
         }
         let fails =
             !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
+        let all = fails && self.reductions.fails_for_all();
         let alone = self.contested(members);
         let slowest = if self.random.chance(80) || self.options.steady { 500 } else { 4_000 };
         let culprit = self.random.pick(members);
         let mut failed = 0;
         for member in members.iter().copied() {
             let whole = self.random.between(5, slowest) * MS;
-            let fails = alone.map_or(fails && self.random.chance(60), |alone| alone != member);
+            let fails = alone.map_or(fails && (self.random.chance(60) || all), |alone| alone != member);
             let after = self.reductions.stretch(&key, member, (self.now, whole), fails);
             if fails {
                 failed += 1;

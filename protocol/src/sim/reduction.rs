@@ -85,7 +85,7 @@ pub struct Hit {
 #[derive(Debug)]
 pub struct Reductions {
     pub groups: BTreeMap<AttemptKey, Group>,
-    /// How far members come that fail.
+    /// Whether all fail, and how far they come.
     random: Random,
 }
 
@@ -179,6 +179,11 @@ impl Reductions {
         let frames = if fails { self.random.between(0, all as u64) as usize } else { all };
         group.stretches.insert(node, Stretch { began: now, lasts, frames });
         lasts
+    }
+
+    /// Whether a reduction that fails does so for all members: then another attempt goes on with what they have.
+    pub fn fails_for_all(&mut self) -> bool {
+        self.random.chance(30)
     }
 
     /// Notes that a member hears that the attempt fails.
