@@ -128,6 +128,7 @@ fn added(codec: Codec, partial: &[u8], own: &[f32]) -> Held {
 mod tests {
     use super::*;
     use crate::engine::io::Contribution;
+    use crate::mutation::{self, Mutation};
     use crate::sim::trainer::ELEMENTS;
     use crate::update::Stated;
     use crate::{Digest, NodeId};
@@ -160,18 +161,30 @@ mod tests {
         }
     }
 
-    /// What one member has finished comes to the others, and is not made again.
-    #[test]
-    fn a_kept_sum_is_sent_and_not_made_anew() {
+    /// An attempt of the first three of four, of whom one has all sums of the attempt before; and the update of that.
+    fn after_a_death() -> (Result<Option<Vec<Course>>, String>, Vec<u8>) {
         let (contributions, vectors) = flock(4);
         let weighted = trainer::weighted(&contributions, &vectors);
         let first = run(CODEC, &weighted, nothing(4), &vec![Vec::new(); 4]).unwrap().unwrap();
         let (left, mut kept) = (trainer::weighted(&contributions[..3], &vectors[..3]), nothing(3));
         kept[1] = first[1].held.clone();
         let finished = vec![Vec::new(), vec![true; trainer::chunks(ELEMENTS)], Vec::new()];
-        let second = run(CODEC, &left, kept, &finished).unwrap().unwrap();
-        assert!(second.iter().all(|course| update_of(course) == update_of(&first[0])), "the sum of all four");
+        (run(CODEC, &left, kept, &finished), update_of(&first[0]))
+    }
+
+    /// What one member has finished comes to the others, and is not made again.
+    #[test]
+    fn a_kept_sum_is_sent_and_not_made_anew() {
+        let (second, of_all_four) = after_a_death();
+        let second = second.unwrap().unwrap();
+        assert!(second.iter().all(|course| update_of(course) == of_all_four));
         let frames: Vec<usize> = second.iter().map(|course| course.got.len()).collect();
         assert_eq!(frames, [trainer::chunks(ELEMENTS), 0, trainer::chunks(ELEMENTS)]);
+    }
+
+    #[test]
+    fn a_member_that_waits_for_ever_is_noticed() {
+        let stuck = mutation::with(Some(Mutation::PassNoSumsOn), || after_a_death().0);
+        assert!(stuck.is_err_and(|why| why.contains("waits for ever")));
     }
 }
