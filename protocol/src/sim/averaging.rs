@@ -1,6 +1,7 @@
 //! A simulated node's part in reductions: it joins, keeps what is finished when one fails, and leaves.
 
 use super::MS;
+use super::circuit::Stock;
 use super::process::{Offer, Process};
 use super::sums::Sums;
 use super::trainer;
@@ -88,8 +89,8 @@ impl World {
             self.marks.hit("sums kept after a failure");
         }
         let sums = members.iter().map(|member| self.sums_at(*member, key).map(Sums::finished).unwrap_or_default());
-        let sums = sums.collect();
-        self.reductions.circulate(key, Some((sums, finished)), codec)
+        let stock = Stock { sums: sums.collect(), finished };
+        self.reductions.circulate(key, Some(stock), codec)
     }
 
     /// All members are there: bytes move, and the reduction ends for each in its own time, if at all.

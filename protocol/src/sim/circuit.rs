@@ -10,6 +10,20 @@ use std::rc::Rc;
 /// The payload that a member has of a chunk, if it has any.
 pub type Held = Option<Rc<Vec<u8>>>;
 
+/// The sums that members have kept, in ring order and by chunk, and what they have said of these.
+#[derive(Debug)]
+pub struct Stock {
+    pub sums: Vec<Vec<Held>>,
+    pub finished: Vec<Vec<bool>>,
+}
+
+impl Stock {
+    /// So many members that have nothing.
+    pub fn empty(members: usize) -> Self {
+        Self { sums: vec![Vec::new(); members], finished: vec![Vec::new(); members] }
+    }
+}
+
 /// A chunk that a member has after one more frame.
 #[derive(Clone, Debug)]
 pub struct Got {
@@ -27,25 +41,24 @@ pub struct Course {
     pub held: Vec<Held>,
 }
 
-/// Lets all frames of an attempt travel. `weighted` are the members' contributions in ring order, `kept` the sums that
-/// each has, and `finished` what they have said of these. None if a sum cannot be encoded.
+/// Lets all frames of an attempt travel. `weighted` are the members' contributions in ring order. None if a sum cannot
+/// be encoded.
 ///
 /// # Errors
 /// If frames do not fit the plan of their receiver, or a member waits for ever.
-pub fn run(
-    codec: Codec,
-    weighted: &[Vec<f32>],
-    kept: Vec<Vec<Held>>,
-    finished: &[Vec<bool>],
-) -> Result<Option<Vec<Course>>, String> {
-    let elements = weighted.first().map_or(0, Vec::len);
-    let chunks = trainer::chunks(elements);
-    let mut courses: Vec<Course> = kept.into_iter().map(|held| Course { got: Vec::new(), held }).collect();
+pub fn run(codec: Codec, weighted: &[Vec<f32>], stock: Stock) -> Result<Option<Vec<Course>>, String> {
+    let chunks = trainer::chunks(weighted.first().map_or(0, Vec::len));
+    let begins = |mut held: Vec<Held>| {
+        held.resize(chunks, None);
+        Course { got: Vec::new(), held }
+    };
+    let mut courses: Vec<Course> = stock.sums.into_iter().map(begins).collect();
     if let [own] = weighted {
         let made = courses.iter_mut().try_for_each(|course| alone(codec, own, course));
         return Ok(made.map(|()| courses));
     }
-    let plans: Vec<Plan> = (0..weighted.len()).map(|position| Plan::new(position, chunks, finished)).collect();
+    let plan = |position: usize| Plan::new(position, chunks, &stock.finished);
+    let plans: Vec<Plan> = (0..weighted.len()).map(plan).collect();
     let mut sent = vec![0usize; weighted.len()];
     loop {
         let mut moved = false;
@@ -146,16 +159,12 @@ mod tests {
         course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect()
     }
 
-    fn nothing(members: usize) -> Vec<Vec<Held>> {
-        vec![vec![None; trainer::chunks(ELEMENTS)]; members]
-    }
-
     #[test]
     fn frames_that_travel_make_the_reference_reduction() {
         for members in 1..=6 {
             let (contributions, vectors) = flock(members);
             let weighted = trainer::weighted(&contributions, &vectors);
-            let courses = run(CODEC, &weighted, nothing(members), &vec![Vec::new(); members]).unwrap().unwrap();
+            let courses = run(CODEC, &weighted, Stock::empty(members)).unwrap().unwrap();
             let reference = trainer::reduce(CODEC, &contributions, &vectors).unwrap();
             assert!(courses.iter().all(|course| update_of(course) == reference), "{members} members");
         }
@@ -165,11 +174,11 @@ mod tests {
     fn after_a_death() -> (Result<Option<Vec<Course>>, String>, Vec<u8>) {
         let (contributions, vectors) = flock(4);
         let weighted = trainer::weighted(&contributions, &vectors);
-        let first = run(CODEC, &weighted, nothing(4), &vec![Vec::new(); 4]).unwrap().unwrap();
-        let (left, mut kept) = (trainer::weighted(&contributions[..3], &vectors[..3]), nothing(3));
-        kept[1] = first[1].held.clone();
-        let finished = vec![Vec::new(), vec![true; trainer::chunks(ELEMENTS)], Vec::new()];
-        (run(CODEC, &left, kept, &finished), update_of(&first[0]))
+        let first = run(CODEC, &weighted, Stock::empty(4)).unwrap().unwrap();
+        let (left, mut stock) = (trainer::weighted(&contributions[..3], &vectors[..3]), Stock::empty(3));
+        stock.sums[1] = first[1].held.clone();
+        stock.finished[1] = vec![true; trainer::chunks(ELEMENTS)];
+        (run(CODEC, &left, stock), update_of(&first[0]))
     }
 
     /// What one member has finished comes to the others, and is not made again.

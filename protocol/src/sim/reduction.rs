@@ -1,7 +1,7 @@
 //! All-reduces as the network sees them. Each is complete for each member at a time of its own. A death breaks it, and
 //! it may break at any stage for some of the members only.
 
-use super::circuit::{self, Course, Got, Held};
+use super::circuit::{self, Course, Got, Stock};
 use super::random::Random;
 use super::{MS, trainer};
 use crate::engine::io::{AttemptKey, Contribution};
@@ -130,27 +130,19 @@ impl Reductions {
         Ok(!group.is_broken() && group.joined.len() >= group.members.len())
     }
 
-    /// Lets all frames travel, with the sums that each member has kept and what they have said of them. With none of
-    /// that, a member is gone: nothing is kept of this attempt either.
+    /// Lets all frames travel, with the sums that members have kept. With none of these, a member is gone: nothing is
+    /// kept of this attempt either.
     ///
     /// # Errors
     /// When members wait for ever, or end with different updates.
-    pub fn circulate(
-        &mut self,
-        key: &AttemptKey,
-        kept: Option<(Vec<Vec<Held>>, Vec<Vec<bool>>)>,
-        codec: Codec,
-    ) -> Result<(), String> {
+    pub fn circulate(&mut self, key: &AttemptKey, stock: Option<Stock>, codec: Codec) -> Result<(), String> {
         let Some(group) = self.groups.get_mut(key) else { return Ok(()) };
         let vectors: Vec<Rc<Vec<f32>>> = group.members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
         group.unencoded = trainer::sum(&group.contributions, &vectors);
         let weighted = trainer::weighted(&group.contributions, &vectors);
-        let chunks = trainer::chunks(weighted.first().map_or(0, Vec::len));
-        let counts = kept.is_some();
-        let nothing = || (vec![Vec::new(); weighted.len()], vec![Vec::new(); weighted.len()]);
-        let (mut sums, finished) = kept.unwrap_or_else(nothing);
-        sums.iter_mut().for_each(|held| held.resize(chunks, None));
-        let Some(courses) = circuit::run(codec, &weighted, sums, &finished)? else { return Ok(()) };
+        let counts = stock.is_some();
+        let stock = stock.unwrap_or_else(|| Stock::empty(weighted.len()));
+        let Some(courses) = circuit::run(codec, &weighted, stock)? else { return Ok(()) };
         let mut made: Option<(Rc<Vec<u8>>, Digest)> = None;
         for (member, course) in group.members.iter().zip(courses) {
             let bytes: Vec<u8> = course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect();
