@@ -150,7 +150,8 @@ mod tests {
 
     fn flock(members: usize) -> (Vec<Contribution>, Vec<Rc<Vec<f32>>>) {
         let stated = Stated { tokens: 5, steps: 1, norm: 1.0 };
-    /// An attempt of the first three of four, of whom one has all sums of the attempt before; and that one's update.
+        let member = |n: usize| NodeId([n as u8; 32]);
+        let contribution = |n: usize| Contribution { member: member(n), stated, payload: Digest::default() };
         let vector = |n: usize| Rc::new((0..ELEMENTS).map(|i| ((i * 7 + n * 13) % 101) as f32 / 50.0 - 1.0).collect());
         ((0..members).map(contribution).collect(), (0..members).map(vector).collect())
     }
