@@ -386,7 +386,7 @@ mutations! {
     /// Engine: the rounds of a run with tickets wait for anybody that says that it fetches the state.
     /// `rounds_wait_for_newcomers_that_the_run_may_let_in`.
     WaitForStrangers,
-    /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`.
+    /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`; S29 notices it, too.
     EndlessPatience,
     /// Engine: a round does not wait for members that fetch the state.
     LeaveTheAdmitted,
@@ -394,6 +394,18 @@ mutations! {
     LearnersJudge,
     /// Engine: a node sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
+    /// Update: a finished sum is kept for members that it does not hold. S8.
+    KeepSumsOfAnotherSet,
+    /// Update: a finished sum is kept for members that offer something else by now.
+    /// `sums_are_of_use_for_the_same_offers_only`.
+    KeepSumsOfAnotherOffer,
+    /// Update: finished sums are kept although they may hold a refused member's bytes.
+    /// `nothing_is_kept_of_a_member_that_was_refused_and_is_left_out`.
+    KeepSumsOfTheRefused,
+    /// Ring: a partial sum is kept as if it were finished. S8.
+    KeepPartialSums,
+    /// Ring: a member passes on no finished sum that has come to it. S8.
+    PassNoSumsOn,
 }
 
 impl Mutation {

@@ -13,6 +13,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::ops::Range;
 
+pub mod plan;
 pub mod tour;
 
 /// Members in ring order: by ascending digest of the parent record and the member's id. The order is new in each round,

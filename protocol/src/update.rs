@@ -8,6 +8,7 @@
 //! Engines that pipeline and vectorise give the same bytes.
 
 mod fragments;
+pub mod kept;
 mod layout;
 pub mod owners;
 mod weights;

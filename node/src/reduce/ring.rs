@@ -8,7 +8,6 @@
 //!
 //! Any attempt but the first begins with a round of [`words`], after which all members know which sums are kept.
 
-mod plan;
 mod words;
 
 use super::board::Board;
@@ -21,9 +20,9 @@ use super::sums::{Beginning, Sheet};
 use super::{Attempt, ReduceEngine, ReduceJob, note_refusal};
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
-use plan::{Arriving, Plan};
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::ring::Ring;
+use starling_protocol::ring::plan::{Arriving, Plan};
 use starling_protocol::update;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -99,7 +99,7 @@ use io::{Finish, Input, Output, Time};
 use life::{Life, Start};
 use offer::{Offer, Work};
 use outbox::Out;
-use round::Round;
+use round::{Round, Training};
 use sync::Sync;
 use view::Spoken;
 use vote_state::OwnVotes;
@@ -405,6 +405,12 @@ impl Engine {
             self.life = Life::Ended(reason.clone());
             self.out.push(Output::Finished { reason });
         }
+    }
+
+    /// Whether this node has trained, and keeps its READY back for newcomers.
+    pub fn keeps_ready_back(&self) -> bool {
+        let is_due = |round: &Round| round.part.training == Training::Done && round.part.ready.is_none();
+        self.offer.newcomers.holds() && self.sync.catch_up.is_idle() && self.life.round().is_some_and(is_due)
     }
 
     /// The state as a person sees it.

@@ -42,7 +42,7 @@ impl World {
             nodes,
             strangers,
             network,
-            reductions: Reductions::default(),
+            reductions: Reductions::new(Random::new(seed, "sums")),
             schedule,
             invariants: invariant::all(),
             violation: None,
@@ -145,6 +145,7 @@ impl World {
                 // A node is told of a connection before it is given what came by it.
                 self.up(node, from, conn);
                 if self.network.is(from, node, conn) && self.nodes[node].alive() {
+                    self.heed_report(node, from, &bytes);
                     let from = self.keys.id(from);
                     self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
                 }
@@ -173,6 +174,7 @@ impl World {
             Event::Mixed { round, base, tokens, merge } => self.mixed(node, (round, base), tokens, merge),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
+            Event::Piece { job, each } => self.piece(node, job, each),
             Event::Proved { job, source, seq, record, foreign } => {
                 self.proved(node, (job, source), (seq, record), foreign);
             }

@@ -3,10 +3,11 @@
 use super::disk::{Held, Link, Write};
 use super::invariant::Observed;
 use super::process::{Offer, Training};
+use super::sums::Sums;
 use super::trainer::{self, State};
 use super::world::{Event, World};
 use super::{MS, SECOND};
-use crate::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
+use crate::engine::io::{AttemptKey, Finish, Input, Notice, Output, PersistToken, Refusal};
 use crate::engine::{Candidate, VoteState};
 use crate::message::Certificate;
 use crate::mutation::{Mutation, mutated};
@@ -186,110 +187,12 @@ impl World {
         changed[(round + own) as usize % changed.len()] as u32
     }
 
-    fn reduce(
-        &mut self,
-        node: usize,
-        key: AttemptKey,
-        (contributions, flock): (Vec<Contribution>, Vec<(NodeId, u32)>),
-    ) {
-        let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
-        let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
-        let mixed = self.nodes[node].process.as_ref().and_then(|process| process.mixed.as_ref());
-        let mixed = mixed.filter(|mixed| Some(mixed.payload) == own).map(|mixed| Rc::clone(&mixed.vector));
-        let plain = |offer: &Offer| Some(offer.payload) == own;
-        let held = offer.and_then(|o| Some((mixed.or_else(|| plain(&o).then(|| Rc::clone(&o.vector)))?, o.left_out)));
-        let Some((vector, left_out)) = held else {
-            return self.violate("S7 mass conservation", format!("node {node} averages what it does not hold"));
-        };
-        if left_out {
-            self.marks.hit("contribution left out and offered again");
-        }
-        let tokens: u64 = contributions.iter().map(|c| c.stated.tokens).sum();
-        let clipped = |(weight, c): (&f32, &Contribution)| *weight < update::weight(c.stated.tokens, tokens);
-        if Contribution::weights(&contributions).iter().zip(&contributions).any(clipped) {
-            self.marks.hit("contribution clipped");
-        }
-        let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
-        let codec = self.spec.sync.codec;
-        if key.attempt > 0 {
-            self.marks.hit("set decided by vote");
-        }
-        self.process(node, |process| process.reducing = Some(key));
-        match self.reductions.join(key, (node, vector), (members.clone(), contributions, flock), codec) {
-            Err(why) => self.violate("S10 attempt isolation", why),
-            Ok(true) => self.run_reduction(key, &members),
-            Ok(false) => {}
-        }
-    }
-
-    /// All members are there: bytes move, and the reduction ends for each in its own time, if at all.
-    fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
-        let fails =
-            !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
-        let alone = self.contested(members);
-        let slowest = if self.random.chance(80) || self.options.steady { 500 } else { 4_000 };
-        let culprit = self.random.pick(members);
-        let mut failed = 0;
-        for member in members.iter().copied() {
-            let after = self.random.between(5, slowest) * MS;
-            if alone.map_or(fails && self.random.chance(60), |alone| alone != member) {
-                failed += 1;
-                let suspect = culprit.filter(|suspect| *suspect != member);
-                self.schedule_own(after, member, Event::Failed { key, suspect });
-            } else {
-                self.schedule_own(after / 2, member, Event::Moved { key, bytes: 1 + after / 2 });
-                self.schedule_own(after, member, Event::Reduced { key });
-            }
-        }
-        if failed > 0 && failed < members.len() {
-            self.marks.hit("reduction failed for some only");
-        }
-    }
-
-    pub(super) fn reduced(&mut self, node: usize, key: AttemptKey) {
-        let now = self.now;
-        let Some(group) = self.reductions.0.get_mut(&key) else { return };
-        let runs = self.nodes[node].process.as_ref().is_some_and(|process| process.reducing == Some(key));
-        let Some((bytes, digest)) = group.result.clone().filter(|_| !group.broken && runs) else { return };
-        // A ring moves at the pace of its slowest member; a stopped member holds all up.
-        let holds_up = |member: &usize| !group.done.contains(member) && self.nodes[*member].paused_until > now;
-        if group.members.iter().any(holds_up) {
-            return self.schedule_own(500 * MS, node, Event::Reduced { key });
-        }
-        group.done.insert(node);
-        self.process(node, |process| {
-            process.reducing = None;
-            process.updates.insert((key, digest), bytes);
-        });
-        self.feed(node, Input::Reduced { key, update: digest });
-    }
-
-    pub(super) fn reduce_failed(&mut self, node: usize, key: AttemptKey, suspect: Option<usize>) {
-        let suspect = suspect.map(|suspect| self.keys.id(suspect));
-        self.process(node, |process| {
-            process.reducing.take_if(|running| *running == key);
-        });
-        self.feed(node, Input::ReduceFailed { key, suspect, refused: false, reason: "a stream ended".to_owned() });
-    }
-
-    fn abandon(&mut self, node: usize, key: AttemptKey) {
-        let mut running = false;
-        self.process(node, |process| {
-            process.updates.retain(|(of, _), _| *of != key);
-            process.speculated.retain(|(of, _), _| *of != key);
-            running = process.reducing.take_if(|running| *running == key).is_some();
-        });
-        if running {
-            self.break_reductions(node, |other, _| *other == key, true, false);
-        }
-    }
-
     /// The state after the outer step, on a copy.
     fn stepped(&self, node: usize, (key, update): (&AttemptKey, &Digest), rule: &Rule) -> Option<Rc<State>> {
         let process = self.nodes[node].process.as_ref()?;
         let bytes = process.update(&self.nodes[node].disk, key, update)?;
         let round = process.head.as_ref().map_or(0, |head| head.record.round).saturating_add(1);
-        let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
+        let group = self.reductions.groups.get(key).filter(|group| group.contributions.len() > 1);
         if let Some(group) = group.filter(|_| mutated!(Mutation::ApplyUnencoded)) {
             return process.state.step_by(&self.spec.sync, round, &group.unencoded, rule);
         }
@@ -403,6 +306,7 @@ impl World {
             process.speculated.clear();
             process.updates.clear();
             process.reducing = None;
+            process.sums = Sums::default();
             process.offer.take_if(|_| mine);
             process.mixed.take_if(|_| mine);
             if let Some(offer) = process.offer.as_mut().filter(|_| key.is_some()) {

@@ -3,8 +3,8 @@
 
 use super::network::kind;
 use super::world::{Event, World};
-use super::{MS, trainer};
-use crate::message::{Awaited, Awaits, Certificate, Head, Message, Ready};
+use super::{MS, SECOND, trainer};
+use crate::message::{Awaited, Awaits, Certificate, Head, Message, Phase, Ready};
 use crate::record::Role;
 use crate::{Digest, update, wire};
 use std::rc::Rc;
@@ -12,6 +12,9 @@ use std::rc::Rc;
 /// Norm of a contribution that is a lie. It is no factor: of two members neither is clipped, so over some rounds a
 /// factor would lead beyond the range of a float.
 const INFLATED_NORM: f32 = 3e5;
+
+/// A liar pretends to fetch the state for so long, and then for as long it does not.
+const PRETENCE: u64 = 20 * SECOND;
 
 /// Bytes of an envelope before its body, and behind it.
 const HEADER: usize = 38;
@@ -22,6 +25,10 @@ impl World {
     pub(super) fn twist(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) -> Vec<Rc<Vec<u8>>> {
         if self.calm || self.nodes[from].liar.is_none() {
             return vec![bytes];
+        }
+        if let Some(pretence) = self.pretence(from, &bytes) {
+            self.marks.hit("liar that pretends to fetch");
+            return vec![pretence];
         }
         match kind(&bytes) {
             "ready" => self.twist_ready(from, to, bytes),
@@ -63,11 +70,21 @@ impl World {
         vector
     }
 
+    /// In place of a Head, one that says that the liar fetches the state, a few bytes a second.
+    fn pretence(&self, from: usize, bytes: &[u8]) -> Option<Rc<Vec<u8>>> {
+        if kind(bytes) != "head" || !(self.now / PRETENCE + from as u64).is_multiple_of(2) {
+            return None;
+        }
+        let Message::Head(head) = self.open(bytes)?.message else { return None };
+        let (phase, progress) = (Phase::CatchingUp, self.now / SECOND);
+        self.sealed(from, &Message::Head(Head { phase, progress, awaits: None, ..head }))
+    }
+
     fn false_head(&mut self, from: usize) -> Option<Rc<Vec<u8>>> {
         let head = self.nodes[from].head()?;
         let (lineage, seq) = (head.record.lineage, head.record.seq + self.random.between(1, 5));
         let record = Digest::of("starling sim lie v1", &[&seq.to_le_bytes()]);
-        let phase = crate::message::Phase::Training;
+        let phase = Phase::Training;
         let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0, awaits: None };
         self.sealed(from, &Message::Head(head))
     }
@@ -81,6 +98,18 @@ impl World {
             from,
             &Message::Head(Head { awaits: Some(Awaits { what: Awaited::Refused, from: reported }), ..head }),
         )
+    }
+
+    /// A liar says that it has refused a member's bytes: as in a node, sums that may hold these count no more.
+    pub(super) fn heed_report(&mut self, node: usize, from: usize, bytes: &[u8]) {
+        if self.nodes[from].liar.is_none() || kind(bytes) != "head" {
+            return;
+        }
+        let Some(Message::Head(head)) = self.open(bytes).map(|opened| opened.message) else { return };
+        if let Some(Awaits { what: Awaited::Refused, from: accused }) = head.awaits {
+            let from = self.keys.id(from);
+            self.process(node, |process| process.sums.kept.hear(from, accused, (head.lineage, head.seq)));
+        }
     }
 
     fn sealed(&self, from: usize, message: &Message) -> Option<Rc<Vec<u8>>> {

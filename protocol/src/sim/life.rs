@@ -9,7 +9,7 @@ use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::NodeId;
 use crate::engine::PAST_MAX;
-use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
+use crate::engine::io::{Input, Notice, Refusal};
 use crate::message::{Message, Stamp, Vote};
 use crate::record::{Member, Record, RecordKind, Role};
 use std::collections::BTreeSet;
@@ -145,25 +145,6 @@ impl World {
             self.schedule(after, at, 0, Event::Down { other, conn });
         }
         self.break_reductions(a, |_, members| members.contains(&b), true, false);
-    }
-
-    pub(super) fn break_reductions(
-        &mut self,
-        node: usize,
-        concerns: impl Fn(&AttemptKey, &[usize]) -> bool,
-        spare_done: bool,
-        silent: bool,
-    ) {
-        for (key, hanging) in self.reductions.hit(node, concerns, spare_done) {
-            for member in hanging {
-                // A stream that ends is noticed; one that just stops is not.
-                if !silent && self.random.chance(80) {
-                    let suspect = self.random.chance(60).then_some(node).filter(|suspect| *suspect != member);
-                    let after = self.random.between(10, 1_000) * MS;
-                    self.schedule_own(after, member, Event::Failed { key, suspect });
-                }
-            }
-        }
     }
 
     /// Blocks messages from `a` to `b`: the connection ends after a while, whatever happens to the link.

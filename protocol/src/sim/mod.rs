@@ -8,7 +8,9 @@
 //! the environment or a file: a caller that runs many seeds does so outside.
 
 mod ambush;
+mod averaging;
 pub mod churn;
+pub mod circuit;
 mod clocks;
 mod course;
 mod crowd;
@@ -38,6 +40,8 @@ pub mod schedule;
 mod sleep;
 mod stranger;
 mod streaming;
+pub mod sums;
+mod swarm;
 mod traffic;
 pub mod trainer;
 mod transfer;
@@ -46,7 +50,8 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, JoinSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode,
+    SyncSpec,
 };
 use crate::sample;
 use options::Options;
@@ -55,6 +60,9 @@ pub use options::{MS, SECOND};
 
 /// Inner steps of a round, except in runs that average each step.
 pub const STEPS: u32 = 4;
+
+/// The patience of a run with newcomers: a few rounds. Histories are too short for that of a real run to end.
+const JOIN: JoinSpec = JoinSpec { patience_ms: 5_000, share: 25 };
 
 /// A run whose rounds are short.
 pub fn specification(options: &Options) -> RunSpec {
@@ -75,6 +83,7 @@ pub fn specification(options: &Options) -> RunSpec {
         },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
+        join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
         ..small
     }

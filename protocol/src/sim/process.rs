@@ -4,6 +4,7 @@ use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
 use super::random::Random;
 use super::schedule::{Contest, Moment};
+use super::sums::Sums;
 use super::trainer::State;
 use crate::engine::io::{AttemptKey, PersistToken};
 use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
@@ -116,6 +117,20 @@ pub struct Training {
     pub state: Rc<State>,
 }
 
+/// A state that is being fetched, or the records that lead to it.
+#[derive(Clone, Debug)]
+pub struct Catching {
+    pub job: u64,
+    pub target: Digest,
+    /// The state comes as well, piece by piece.
+    pub afresh: bool,
+    /// The nodes that the engine has named, and the node that gives the next piece.
+    pub sources: Vec<usize>,
+    pub source: usize,
+    /// The pieces that are here.
+    pub got: u64,
+}
+
 /// A started program.
 pub struct Process {
     pub engine: Engine,
@@ -133,11 +148,13 @@ pub struct Process {
     /// The state from which a commit of this process made the current one.
     pub before: Option<Digest>,
     /// Numbers of the jobs under way; results of other jobs are dropped.
-    pub catching: Option<u64>,
+    pub catching: Option<Catching>,
     pub proving: BTreeSet<u64>,
     pub fetching: BTreeMap<AttemptKey, u64>,
     pub jobs: u64,
     pub reducing: Option<AttemptKey>,
+    /// What attempts at the record at hand have finished.
+    pub sums: Sums,
     pub writes: VecDeque<(PersistToken, Write)>,
     /// Sends that wait for a write.
     pub waiting: Vec<(PersistToken, usize, Rc<Vec<u8>>)>,
@@ -220,6 +237,7 @@ impl Node {
             fetching: BTreeMap::new(),
             jobs: 0,
             reducing: None,
+            sums: Sums::default(),
             writes: VecDeque::new(),
             waiting: Vec::new(),
             finished: false,

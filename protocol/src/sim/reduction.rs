@@ -1,12 +1,31 @@
 //! All-reduces as the network sees them. Each is complete for each member at a time of its own. A death breaks it, and
 //! it may break at any stage for some of the members only.
 
-use super::trainer;
+use super::circuit::{self, Course, Got, Stock};
+use super::random::Random;
+use super::{MS, trainer};
 use crate::engine::io::{AttemptKey, Contribution};
+use crate::ring::Ring;
 use crate::run::Codec;
 use crate::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+/// The time in which frames come to a member, and their number at the end.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    began: u64,
+    lasts: u64,
+    frames: usize,
+}
+
+impl Stretch {
+    /// The frames that have come by then.
+    fn frames_at(&self, at: u64) -> usize {
+        let passed = at.saturating_sub(self.began).min(self.lasts);
+        (self.frames as u64 * passed).checked_div(self.lasts).map_or(self.frames, |frames| frames as usize)
+    }
+}
 
 /// The ring of one attempt.
 #[derive(Debug)]
@@ -19,18 +38,63 @@ pub struct Group {
     vectors: BTreeMap<usize, Rc<Vec<f32>>>,
     pub joined: BTreeSet<usize>,
     pub done: BTreeSet<usize>,
-    pub broken: bool,
-    /// The result: encoded, its digest, and the same sum unencoded.
-    pub result: Option<(Rc<Vec<u8>>, Digest)>,
+    /// Those that hear, or will hear, that it fails.
+    told: BTreeSet<usize>,
+    /// When it broke.
+    broken_at: Option<u64>,
+    /// What comes to each member, and when. None of it counts if a member was not there.
+    courses: BTreeMap<usize, Course>,
+    stretches: BTreeMap<usize, Stretch>,
+    /// The update of each member, and its digest; all are the same, unless a rule is broken.
+    pub results: BTreeMap<usize, (Rc<Vec<u8>>, Digest)>,
+    /// The same sum unencoded.
     pub unencoded: Vec<f32>,
 }
 
+impl Group {
+    pub fn is_broken(&self) -> bool {
+        self.broken_at.is_some()
+    }
+
+    /// What has come to a member by now, or by the moment at which the reduction broke.
+    pub fn got(&self, node: usize, now: u64) -> &[Got] {
+        let (Some(course), Some(stretch)) = (self.courses.get(&node), self.stretches.get(&node)) else { return &[] };
+        let until = self.broken_at.map_or(now, |at| at.min(now));
+        course.got.get(..stretch.frames_at(until)).unwrap_or_default()
+    }
+
+    /// The frames that come to a member if no sum is kept.
+    fn usual(&self, node: usize) -> usize {
+        let elements = self.vectors.get(&node).map_or(0, |vector| vector.len());
+        let ring = Ring::new(self.members.len(), trainer::chunks(elements));
+        let position = self.members.iter().position(|member| *member == node).unwrap_or(0);
+        ring.hops(position).map(|hop| ring.segment(hop.receive).len()).sum()
+    }
+}
+
+/// Reductions that a node has left or broken, with the members that are to hear of it.
+#[derive(Debug)]
+pub struct Hit {
+    pub key: AttemptKey,
+    pub hanging: Vec<usize>,
+    /// It was broken before.
+    pub again: bool,
+}
+
 /// All reductions, by attempt.
-#[derive(Debug, Default)]
-pub struct Reductions(pub BTreeMap<AttemptKey, Group>);
+#[derive(Debug)]
+pub struct Reductions {
+    pub groups: BTreeMap<AttemptKey, Group>,
+    /// Whether all fail, and how far they come.
+    random: Random,
+}
 
 impl Reductions {
-    /// Adds a node with its contribution; true once all members take part, and the result is known.
+    pub fn new(random: Random) -> Self {
+        Self { groups: BTreeMap::new(), random }
+    }
+
+    /// Adds a node with its contribution; true once all members take part.
     ///
     /// # Errors
     /// When two members of one attempt disagree about it.
@@ -39,7 +103,6 @@ impl Reductions {
         key: AttemptKey,
         (node, vector): (usize, Rc<Vec<f32>>),
         (members, contributions, flock): (Vec<usize>, Vec<Contribution>, Vec<(NodeId, u32)>),
-        codec: Codec,
     ) -> Result<bool, String> {
         let fresh = || Group {
             contributions: contributions.clone(),
@@ -48,11 +111,14 @@ impl Reductions {
             vectors: BTreeMap::new(),
             joined: BTreeSet::new(),
             done: BTreeSet::new(),
-            broken: false,
-            result: None,
+            told: BTreeSet::new(),
+            broken_at: None,
+            courses: BTreeMap::new(),
+            stretches: BTreeMap::new(),
+            results: BTreeMap::new(),
             unencoded: Vec::new(),
         };
-        let group = self.0.entry(key).or_insert_with(fresh);
+        let group = self.groups.entry(key).or_insert_with(fresh);
         if group.contributions != contributions {
             return Err(format!("one attempt {key:?}, two lists of contributions"));
         }
@@ -61,31 +127,82 @@ impl Reductions {
         }
         group.joined.insert(node);
         group.vectors.insert(node, vector);
-        if group.broken || group.joined.len() < group.members.len() {
-            return Ok(false);
-        }
-        let vectors: Vec<Rc<Vec<f32>>> = group.members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
-        let result = trainer::reduce(codec, &group.contributions, &vectors).map(Rc::new);
-        group.unencoded = trainer::sum(&group.contributions, &vectors);
-        group.result = result.map(|bytes| (Rc::clone(&bytes), update::digest(&bytes)));
-        Ok(true)
+        Ok(!group.is_broken() && group.joined.len() >= group.members.len())
     }
 
-    /// Breaks the reductions of `node` that are concerned; returns `(key, members left hanging)`.
+    /// Lets all frames travel, with the sums that members have kept. With none of these, a member is gone: nothing is
+    /// kept of this attempt either.
+    ///
+    /// # Errors
+    /// When members wait for ever, or end with different updates.
+    pub fn circulate(&mut self, key: &AttemptKey, stock: Option<Stock>, codec: Codec) -> Result<(), String> {
+        let Some(group) = self.groups.get_mut(key) else { return Ok(()) };
+        let vectors: Vec<Rc<Vec<f32>>> = group.members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
+        group.unencoded = trainer::sum(&group.contributions, &vectors);
+        let weighted = trainer::weighted(&group.contributions, &vectors);
+        let counts = stock.is_some();
+        let stock = stock.unwrap_or_else(|| Stock::empty(weighted.len()));
+        let Some(courses) = circuit::run(codec, &weighted, stock)? else { return Ok(()) };
+        let mut made: Option<(Rc<Vec<u8>>, Digest)> = None;
+        for (member, course) in group.members.iter().zip(courses) {
+            let bytes: Vec<u8> = course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect();
+            let (update, digest) = made.get_or_insert_with(|| {
+                let digest = update::digest(&bytes);
+                (Rc::new(bytes.clone()), digest)
+            });
+            if **update != bytes {
+                return Err(format!("two members of {key:?} end with different updates"));
+            }
+            group.results.insert(*member, (Rc::clone(update), *digest));
+            if counts {
+                group.courses.insert(*member, course);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a member its time, of the time that it takes if no sum is kept: fewer frames take less. A member that
+    /// fails comes to any of its frames. Returns the time.
+    pub fn stretch(&mut self, key: &AttemptKey, node: usize, (now, whole): (u64, u64), fails: bool) -> u64 {
+        let Some(group) = self.groups.get_mut(key) else { return whole };
+        let Some(course) = group.courses.get(&node) else { return whole };
+        let (all, usual) = (course.got.len(), group.usual(node));
+        let lasts = if all < usual { (whole * all as u64 / usual as u64).max(MS) } else { whole };
+        let frames = if fails { self.random.between(0, all as u64) as usize } else { all };
+        group.stretches.insert(node, Stretch { began: now, lasts, frames });
+        lasts
+    }
+
+    /// Whether a reduction that fails does so for all members: then another attempt goes on with what they have.
+    pub fn fails_for_all(&mut self) -> bool {
+        self.random.chance(30)
+    }
+
+    /// Notes that a member hears that the attempt fails.
+    pub fn tell(&mut self, key: &AttemptKey, node: usize) {
+        if let Some(group) = self.groups.get_mut(key) {
+            group.told.insert(node);
+        }
+    }
+
+    /// Breaks the reductions of `node` that are concerned. Of those that are broken already, `node` closes its streams.
     pub fn hit(
         &mut self,
         node: usize,
         concerns: impl Fn(&AttemptKey, &[usize]) -> bool,
         spare_done: bool,
-    ) -> Vec<(AttemptKey, Vec<usize>)> {
+        now: u64,
+    ) -> Vec<Hit> {
         let mut hit = Vec::new();
-        for (key, group) in &mut self.0 {
+        for (key, group) in &mut self.groups {
             let concerns = group.members.contains(&node) && concerns(key, &group.members);
             let over = group.done.len() == group.members.len() || (spare_done && group.done.contains(&node));
-            if concerns && !over && !group.broken {
-                group.broken = true;
-                let hanging = group.joined.difference(&group.done).copied().filter(|n| *n != node);
-                hit.push((*key, hanging.collect()));
+            if concerns && !over {
+                let again = group.is_broken();
+                group.broken_at.get_or_insert(now);
+                let hanging = group.joined.difference(&group.done).copied();
+                let hanging = hanging.filter(|n| *n != node && !(again && group.told.contains(n))).collect();
+                hit.push(Hit { key: *key, hanging, again });
             }
         }
         hit
@@ -93,6 +210,6 @@ impl Reductions {
 
     /// Forgets attempts of rounds long over.
     pub fn prune(&mut self, seq: u64) {
-        self.0.retain(|key, _| key.seq + 6 > seq);
+        self.groups.retain(|key, _| key.seq + 6 > seq);
     }
 }

@@ -8,6 +8,7 @@ use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::NodeId;
 use crate::engine::io::Input;
+use crate::mutation::{self, Mutation};
 use std::collections::BTreeSet;
 
 /// A flock that has run together for some rounds: all nodes are members.
@@ -253,6 +254,31 @@ fn founders_that_meet_stay_apart() {
             assert!(head.record.round > before.round, "seed {seed}: its flock flies on");
         }
         assert_eq!(world.marks.count("other lineage taken"), 0, "seed {seed}");
+    }
+}
+
+/// A member that pretends to fetch the state holds up rounds for as long as the others' patience lasts.
+#[test]
+fn a_liar_that_pretends_to_fetch_is_waited_for_within_the_patience() {
+    let play = || {
+        let mut world = begin(1, Options { liars: 1, ..Options::calm(4) });
+        world.run_until(150 * SECOND, |_| false);
+        assert!(world.marks.count("a round waited for newcomers") > 0 || world.violation.is_some());
+        world.violation.map(|violation| violation.invariant)
+    };
+    assert_eq!(play(), None);
+    assert_eq!(mutation::with(Some(Mutation::EndlessPatience), play), Some("S29 patience"));
+}
+
+/// Reductions that fail leave finished sums, which the next attempt keeps; the update is still a sum of what was said.
+#[test]
+fn what_a_failed_reduction_has_finished_is_kept() {
+    for seed in 0..3 {
+        let mut world = begin(seed, Options { failing_reductions: 60, ..Options::calm(4) });
+        let kept = |world: &World| world.marks.count("sums kept after a failure") >= 2;
+        assert!(run(&mut world, 180 * SECOND, kept), "seed {seed}");
+        let goal = best_seq(&world) + 2;
+        assert!(run(&mut world, 60 * SECOND, |world| best_seq(world) >= goal), "seed {seed}: the flock flies on");
     }
 }
 

@@ -4,15 +4,45 @@
 use crate::engine::io::Contribution;
 use crate::outer::Rule;
 use crate::record::Span;
+use crate::ring::Ring;
 use crate::run::{Codec, SyncMode, SyncSpec};
 use crate::update::Fragments;
-use crate::{Digest, NodeId, state, update};
+use crate::{Digest, NodeId, codec, state, update};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
-/// Elements of a codec's chunk here, at which fragments begin and end: whole chunks would be a million times the work.
+/// Elements of a chunk here, at which fragments begin and end, too: whole chunks would be a million times the work.
 const PART: usize = 32;
+
+/// Chunks of a vector of so many elements.
+pub fn chunks(elements: usize) -> usize {
+    elements.div_ceil(PART)
+}
+
+/// The elements of a chunk; empty beyond the last.
+pub fn elements_of(chunk: usize, elements: usize) -> Range<usize> {
+    (chunk * PART).min(elements)..((chunk + 1) * PART).min(elements)
+}
+
+/// The payload of a chunk in an update of so many elements, whose codec has fixed lengths.
+pub fn payload(codec: Codec, update: &[u8], chunk: usize, elements: usize) -> Option<&[u8]> {
+    let bytes = |chunk: usize| codec::encoded_max(codec, elements_of(chunk, elements).len());
+    let start: usize = (0..chunk).map(bytes).sum();
+    update.get(start..start + bytes(chunk))
+}
+
+/// Reads an update; None if it has another length, or a payload is invalid.
+fn decode(codec: Codec, update: &[u8], elements: usize) -> Option<Vec<f32>> {
+    let (mut decoded, mut read) = (vec![0.0; elements], 0);
+    for (chunk, decoded) in decoded.chunks_mut(PART).enumerate() {
+        let payload = payload(codec, update, chunk, elements)?;
+        codec::decode(codec, payload, decoded).ok()?;
+        read += payload.len();
+    }
+    (read == update.len()).then_some(decoded)
+}
 
 /// The fragments of the model.
 pub fn fragments(sync: &SyncSpec) -> Fragments {
@@ -46,8 +76,7 @@ impl State {
     /// The state after the outer step of a round with an encoded update; None if the update is invalid or the state is
     /// lost.
     pub fn step(&self, sync: &SyncSpec, round: u64, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
-        let mut decoded = vec![0.0; fragments(sync).of_round(round).len()];
-        update::decode(sync.codec, update, &mut decoded).ok()?;
+        let decoded = decode(sync.codec, update, fragments(sync).of_round(round).len())?;
         self.step_by(sync, round, &decoded, rule)
     }
 
@@ -85,8 +114,19 @@ pub fn norm(delta: &[f32]) -> f32 {
 /// The result of a ring over these contributions, by their vectors in ring order.
 pub fn reduce(codec: Codec, members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Option<Vec<u8>> {
     let weighted = weighted(members, vectors);
-    let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
-    update::reduce(codec, &views).ok()
+    let ring = Ring::new(weighted.len(), chunks(weighted.first().map_or(0, Vec::len)));
+    let sums: Option<Vec<Vec<u8>>> =
+        (0..ring.chunks()).map(|chunk| summed(codec, &weighted, chunk, ring.owner(chunk)?)).collect();
+    Some(sums?.concat())
+}
+
+/// The encoded sum of a chunk that goes around a ring once, of contributions that are weighted, and that the member at
+/// position `last` finishes.
+pub fn summed(codec: Codec, weighted: &[Vec<f32>], chunk: usize, last: usize) -> Option<Vec<u8>> {
+    let range = elements_of(chunk, weighted.first()?.len());
+    let positions = (1..=weighted.len()).map(|step| (last + step) % weighted.len());
+    let views: Option<Vec<&[f32]>> = positions.map(|position| weighted.get(position)?.get(range.clone())).collect();
+    update::reduce(codec, &views?).ok()
 }
 
 /// The weighted sum without any encoding.
@@ -100,7 +140,8 @@ pub fn sum(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<f32> {
     sum
 }
 
-fn weighted(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<Vec<f32>> {
+/// Each contribution times its weight.
+pub fn weighted(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<Vec<f32>> {
     let part = |(weight, vector): (f32, &Rc<Vec<f32>>)| {
         let mut part = vector.as_ref().clone();
         update::apply_weight(weight, &mut part);

@@ -3,6 +3,8 @@
 use super::MS;
 use super::disk::Link;
 use super::invariant::Observed;
+use super::process::Catching;
+use super::sums::Sums;
 use super::world::{Event, World};
 use crate::certificate::Split;
 use crate::engine::io::{AttemptKey, Input};
@@ -26,9 +28,11 @@ impl World {
         let mut started = None;
         self.process(node, |process| {
             let job = process.job();
-            started = process.catching.replace(job).is_none().then_some(job);
+            let catching = Catching { job, target, afresh, sources, source, got: 0 };
+            started = process.catching.replace(catching).is_none().then_some(job);
         });
         match started {
+            Some(job) if afresh => self.begin_fetch(node, job, after),
             Some(job) => self.schedule_own(after, node, Event::CaughtUp { job, source, target, afresh }),
             None => self.violate("S19 resources", format!("node {node} catches up twice at a time")),
         }
@@ -36,7 +40,7 @@ impl World {
 
     pub(super) fn caught_up(&mut self, node: usize, (job, source): (u64, usize), target: Digest, afresh: bool) {
         let mut current = false;
-        self.process(node, |process| current = process.catching.take_if(|running| *running == job).is_some());
+        self.process(node, |process| current = process.catching.take_if(|running| running.job == job).is_some());
         if !current {
             return;
         }
@@ -116,6 +120,7 @@ impl World {
             process.training = None;
             process.ahead = None;
             process.reducing = None;
+            process.sums = Sums::default();
             process.speculated.clear();
             process.updates.clear();
         });

@@ -93,6 +93,12 @@ pub enum Event {
         target: Digest,
         afresh: bool,
     },
+    /// A piece of a state that is being fetched is due.
+    Piece {
+        job: u64,
+        /// The time of a piece from a node that serves nobody else.
+        each: u64,
+    },
     Proved {
         job: u64,
         source: NodeId,

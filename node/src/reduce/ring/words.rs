@@ -15,6 +15,7 @@ use crate::reduce::stream::fault;
 use crate::reduce::sums::Sheet;
 use crate::reduce::word::{self, WordKind};
 use starling_protocol::NodeId;
+use starling_protocol::update::kept;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -93,12 +94,11 @@ pub(super) async fn exchange(
         sheet.distrust();
         return Err(fault(neighbours.previous, PeerFault::Garbled));
     }
-    if heard.iter().any(|word| word.first() == Some(&true)) {
+    let finished = kept::agreed(heard).unwrap_or_else(|| {
         sheet.keep_nothing();
-        heard.iter_mut().for_each(Vec::clear);
-    }
-    let of_chunks = |word: Vec<bool>| word.into_iter().skip(1).collect();
-    Ok((Ends { to, from }, heard.into_iter().map(of_chunks).collect()))
+        vec![Vec::new(); members]
+    });
+    Ok((Ends { to, from }, finished))
 }
 
 /// Sends one word on, and reads another of the same length meanwhile: a word may be longer than all buffers.

@@ -48,9 +48,9 @@ impl Attempts {
 }
 
 fn result(node: usize, candidate: &crate::engine::Candidate, world: &World) -> Result<(), String> {
-    let Some(group) = world.reductions.0.get(&candidate.key) else { return Ok(()) };
-    let update = group.result.as_ref().map(|(_, digest)| *digest);
-    require(update == Some(candidate.record.update), || {
+    let Some(group) = world.reductions.groups.get(&candidate.key) else { return Ok(()) };
+    let made = group.results.values().any(|(_, update)| *update == candidate.record.update);
+    require(made, || {
         format!("node {node} has a result of {:?} with another update than its ring gave", candidate.key)
     })?;
     let ring: BTreeSet<NodeId> = group.contributions.iter().map(|c| c.member).collect();

@@ -2,6 +2,7 @@
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
+use crate::engine::io::{Contribution, Output};
 use crate::record::{Contributor, Record, RecordKind};
 use crate::run::{RunSpec, SyncMode};
 use crate::sim::process::Offer;
@@ -9,7 +10,8 @@ use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
 use std::rc::Rc;
 
-/// The furthest that the contributions of any one commit so far could have moved the mean.
+/// The furthest that the contributions of any one commit so far could have moved the mean, or those of any attempt: a
+/// later one may keep its sums.
 #[derive(Default)]
 pub(super) struct Bounds {
     longest: f32,
@@ -40,9 +42,20 @@ impl Invariant for Bounds {
                 require(finite, || format!("node {node} commits what is not finite"))?;
                 let norms = link.record.contributors.iter().map(|c| f32::from_bits(c.measured.norm_bits));
                 require(norms.clone().all(f32::is_finite), || "a contributor's norm is not a number".to_owned())?;
-                self.longest = self.longest.max(reach(&link.record.contributors) as f32);
+                let lengths = |c: &Contributor| (f32::from_bits(c.measured.norm_bits), c.steps);
+                let lengths: Vec<(f32, u32)> = link.record.contributors.iter().map(lengths).collect();
+                self.longest = self.longest.max(reach(&lengths) as f32);
                 if let Some(process) = world.nodes[*node].process.as_ref() {
                     self.moved(*node, &process.state, state, &world.spec)?;
+                }
+            }
+            Observed::Outputs { outputs, .. } => {
+                for output in *outputs {
+                    if let Output::Reduce { members, .. } = output {
+                        let lengths = |c: &Contribution| (c.stated.norm, c.stated.steps);
+                        let lengths: Vec<(f32, u32)> = members.iter().map(lengths).collect();
+                        self.longest = self.longest.max(reach(&lengths) as f32);
+                    }
                 }
             }
             _ => {}
@@ -69,15 +82,16 @@ impl Bounds {
 
 /// The greatest length of the mean of some contributions, whatever they weigh: that of the longest, each counted no
 /// longer than three times the median length of the others', brought up to its number of steps.
-fn reach(contributors: &[Contributor]) -> f64 {
-    let norm = |c: &Contributor| f64::from(f32::from_bits(c.measured.norm_bits));
-    let most = |own: &Contributor| {
-        let brought_up = |other: &Contributor| norm(other) * (f64::from(own.steps) / f64::from(other.steps)).max(1.0);
-        let mut lengths: Vec<f64> = contributors.iter().map(brought_up).filter(|length| *length > 0.0).collect();
+fn reach(contributions: &[(f32, u32)]) -> f64 {
+    let most = |(own, steps): &(f32, u32)| {
+        let brought_up = |(norm, others): &(f32, u32)| {
+            f64::from(*norm) * (f64::from(*steps) / f64::from(*others)).max(1.0)
+        };
+        let mut lengths: Vec<f64> = contributions.iter().map(brought_up).filter(|length| *length > 0.0).collect();
         lengths.sort_by(f64::total_cmp);
-        norm(own).min(3.0 * lengths.get(lengths.len() / 2).copied().unwrap_or(0.0))
+        f64::from(*own).min(3.0 * lengths.get(lengths.len() / 2).copied().unwrap_or(0.0))
     };
-    contributors.iter().map(most).fold(0.0, f64::max)
+    contributions.iter().map(most).fold(0.0, f64::max)
 }
 
 /// The newest commit of a state, if a commit made it.

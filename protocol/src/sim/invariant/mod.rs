@@ -26,6 +26,7 @@
 //! | S25 | a result that a vote names is on the disk, and a decided one on a quorum's disks | `estimates` |
 //! | S27 | no member votes before its probation is over, and newcomers hold no third of the votes | `probation` |
 //! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
+//! | S29 | a node keeps its READY back for newcomers within its patience | `patience` |
 //!
 //! The caller that runs a history checks S20 (no panic) and S21 (determinism); [`super::history`] checks L1 to L5. S12,
 //! S13 (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
@@ -44,6 +45,7 @@ mod mass;
 mod membership;
 mod merged;
 mod parity;
+mod patience;
 mod probation;
 mod recovery;
 mod refusals;
@@ -88,6 +90,7 @@ pub const NAMES: &[&str] = &[
     "S26 strangers",
     "S27 probation",
     "S28 nothing between wakes",
+    "S29 patience",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -122,5 +125,6 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(strangers::Strangers::default()),
         Box::new(probation::Probation::default()),
         Box::new(sleep::Sleep),
+        Box::new(patience::Patience::default()),
     ]
 }

@@ -2,17 +2,18 @@
 //!
 //! Finished sums of former attempts go first, from those that have them to those that lack them. The other chunks then
 //! go around in the schedule of [`Ring`], whose segments are cut from the list of these chunks. Everything follows from
-//! the words of all members, so both ends of a hop expect the same frames.
+//! the words of all members, so both ends of a hop expect the same frames (`docs/protocol/3-reduction.md` §3.4.3).
 //!
 //! A member passes a finished sum on as soon as it has it. Its frames are ordered by the number of hops that the sums
 //! have come, so a frame never waits for one that itself waits for it, however the sums are spread.
 
-use starling_protocol::frame::FrameKind;
-use starling_protocol::ring::{Half, Ring};
+use super::{Half, Ring};
+use crate::frame::FrameKind;
+use crate::mutation::{Mutation, mutated};
 
 /// A frame that this member sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leaving {
+pub struct Leaving {
     pub kind: FrameKind,
     pub chunk: usize,
     /// The number of frames that have to have arrived before.
@@ -23,7 +24,7 @@ pub(super) struct Leaving {
 
 /// A frame that this member receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Arriving {
+pub struct Arriving {
     pub kind: FrameKind,
     pub chunk: usize,
     /// With this member's own part the sum is finished; or it arrives finished.
@@ -34,7 +35,7 @@ pub(super) struct Arriving {
 
 /// All frames of one member.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     pub leaving: Vec<Leaving>,
     pub arriving: Vec<Arriving>,
     /// Hops in all, empty ones included.
@@ -63,6 +64,9 @@ impl Finished<'_> {
         let next = (position + 1) % self.0.len().max(1);
         let lacking = (0..chunks).filter(|chunk| !self.has(next, *chunk));
         let mut sent: Vec<_> = lacking.filter_map(|chunk| Some((self.way(position, chunk)?, chunk))).collect();
+        if mutated!(Mutation::PassNoSumsOn) {
+            sent.retain(|(hops, _)| *hops == 0);
+        }
         sent.sort_unstable();
         sent
     }
@@ -116,7 +120,8 @@ impl Plan {
                 self.leaving.push(Leaving { kind, chunk, after, begins });
             }
             for chunk in ring.segment(hop.receive).map(|index| left[index]) {
-                let finishes = kind == FrameKind::Reduced || hop.receive == position;
+                let ends = hop.receive == position || mutated!(Mutation::KeepPartialSums);
+                let finishes = kind == FrameKind::Reduced || ends;
                 self.arriving.push(Arriving { kind, chunk, finishes, hops: self.hops });
             }
             self.hops += 1;
