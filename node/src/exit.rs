@@ -178,10 +178,10 @@ mod tests {
         for code in Code::ALL {
             let (number, meaning) = (code as u8, code.meaning());
             assert!(help.contains(&format!("{number} {meaning}")), "{code:?} is not in: {help}");
-            assert!(docs.contains(&format!("| {number} | {meaning} |")), "docs/user/errors.md lacks {number}, {meaning}");
+            assert!(docs.contains(&format!("| {number} | {meaning} |")), "user/errors.md lacks {number}, {meaning}");
         }
         let next = Code::ALL.len() + 1;
-        assert!(!docs.contains(&format!("| {next} | ")), "docs/user/errors.md has a code that there is not");
+        assert!(!docs.contains(&format!("| {next} | ")), "user/errors.md has a code that there is not");
         assert!(Code::ALL.into_iter().enumerate().all(|(at, code)| code as usize == at + 1), "in order, without gaps");
     }
 

@@ -40,7 +40,7 @@ fn command(line: &str) -> Option<Result<(), String>> {
     let line = line.trim_start().trim_start_matches("ExecStart=");
     let skipped = if line.starts_with("sudo -u ") { 3 } else { 0 };
     let words: Vec<String> = words(line).into_iter().skip(skipped).collect();
-    let error = match words.first()?.rsplit('/').next()? {
+    let error = match words.first()?.trim_start_matches("/usr/local/bin/") {
         "starling" => Cli::try_parse_from(&words).err(),
         "starling-bootstrap" => Flags::try_parse_from(&words).err(),
         _ => return None,
@@ -87,12 +87,12 @@ fn pages_are_few_and_short_and_in_the_index() {
 #[test]
 fn a_command_that_is_wrong_is_found() {
     let takes = |line: &str| command(line).map(|taken| taken.is_ok());
-    for right in ["starling new --help", " starling status # --wrong", "sudo -u a /b/starling generate --home 'c d'"] {
+    for right in ["starling new --help", " starling status # --wrong", "sudo -u a starling eval --home 'b c' d"] {
         assert_eq!(takes(right), Some(true), "{right}");
     }
-    for wrong in ["starling trian", "ExecStart=/b/starling train --hoem c", "starling-bootstrap --init"] {
+    for wrong in ["starling trian", "ExecStart=/usr/local/bin/starling train", "starling-bootstrap --init"] {
         assert_eq!(takes(wrong), Some(false), "{wrong}");
     }
-    assert_eq!((takes("make demo"), takes("# starling trian"), takes("")), (None, None, None));
+    assert_eq!((takes("make demo"), takes("# starling trian"), takes("A=/b/starling")), (None, None, None));
     assert_eq!(words("a \"b # c\" '' d#e #f"), ["a", "b # c", "", "d#e"]);
 }
