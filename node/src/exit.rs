@@ -8,7 +8,7 @@ use std::fmt;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
-/// Exit codes. `starling --help` and `docs/running.md` have the same table.
+/// Exit codes. `starling --help` and `docs/user/errors.md` have the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -172,16 +172,16 @@ mod tests {
     #[test]
     fn both_tables_have_every_code() {
         let help = Cli::command().render_help().to_string();
-        let docs = include_str!("../../docs/running.md");
+        let docs = include_str!("../../docs/user/errors.md");
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let (help, docs) = (words(&help), words(docs));
         for code in Code::ALL {
             let (number, meaning) = (code as u8, code.meaning());
             assert!(help.contains(&format!("{number} {meaning}")), "{code:?} is not in: {help}");
-            assert!(docs.contains(&format!("| {number} | {meaning} |")), "docs/running.md lacks {number}, {meaning}");
+            assert!(docs.contains(&format!("| {number} | {meaning} |")), "user/errors.md lacks {number}, {meaning}");
         }
         let next = Code::ALL.len() + 1;
-        assert!(!docs.contains(&format!("| {next} | ")), "docs/running.md has a code that there is not");
+        assert!(!docs.contains(&format!("| {next} | ")), "user/errors.md has a code that there is not");
         assert!(Code::ALL.into_iter().enumerate().all(|(at, code)| code as usize == at + 1), "in order, without gaps");
     }
 
