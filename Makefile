@@ -23,6 +23,8 @@ SEEDS ?= 1000
 MUTATIONS ?= 2000
 RECOVERIES ?= 24
 JSON ?=
+# Sizes of flocks in `make cost`.
+SIZES ?= 10,100,1000
 
 # Scenarios of `make lab`, and a folder for what comes of them.
 SCENARIOS ?= configs/lab/quick
@@ -36,7 +38,7 @@ ENGINE ?= ring
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim kills fuzz build system
+.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -50,6 +52,7 @@ help:
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
 	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
+	@echo "make cost    what a round costs a node in simulated flocks of SIZES=$(SIZES) nodes; JSON=FILE for the table"
 	@echo "make byzantine    build starling-byzantine, a member that lies, for the tests"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
@@ -147,3 +150,6 @@ sim:
 	@$(SIM) --canary
 	@$(SIM) --recovery $(RECOVERIES)
 	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(MUTATIONS)),--mutations $(MUTATIONS)) $(if $(JSON),--json $(JSON))
+# By itself: other work on the machine shows in the engine's time.
+cost:
+	@$(SIM) --cost $(SIZES) $(if $(JSON),--json $(JSON))

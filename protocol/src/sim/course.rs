@@ -146,6 +146,7 @@ impl World {
                 self.up(node, from, conn);
                 if self.network.is(from, node, conn) && self.nodes[node].alive() {
                     self.heed_report(node, from, &bytes);
+                    self.traffic.arrived((from, node), kind(&bytes), &bytes);
                     let from = self.keys.id(from);
                     self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
                 }
@@ -214,7 +215,7 @@ impl World {
         self.observe(&Observed::Input { node, input: &input });
         self.trace_input(node, &input);
         let process = self.nodes[node].process.as_mut()?;
-        let outputs = process.engine.handle(input, now);
+        let outputs = self.traffic.timed(node, || process.engine.handle(input, now));
         self.arm(node);
         self.trace_outputs(node, &outputs);
         self.observe(&Observed::Outputs { node, outputs: &outputs });

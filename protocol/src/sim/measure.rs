@@ -9,7 +9,6 @@ use super::traffic::{Traffic, VOTING};
 use super::world::{Event, World};
 use super::{MS, SECOND, specification};
 use crate::limits::RTTS_MAX;
-use crate::record::Role;
 use crate::wire;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,7 +23,7 @@ const DELAY: u64 = 200 * MS;
 const ROUNDS: usize = 10;
 const ROUNDS_LARGE: usize = 3;
 /// The number of nodes above which they do not gather one by one.
-const LARGE: usize = 200;
+pub(super) const LARGE: usize = 200;
 /// The most nodes that have come and are not let in yet.
 const STRANGERS: usize = 64;
 /// The time that a flock may take to gather, and to end ten rounds.
@@ -33,8 +32,8 @@ const PATIENCE: u64 = 3_600 * SECOND;
 impl Traffic {
     /// Bytes of these kinds that these nodes sent.
     fn bytes(&self, kinds: &[&'static str], of: &BTreeSet<usize>) -> u64 {
-        let sent = kinds.iter().filter_map(|kind| self.kinds.get(kind)).flatten();
-        sent.filter(|(node, _)| of.contains(node)).map(|(_, bytes)| bytes).sum()
+        let sent = kinds.iter().filter_map(|kind| self.sent.get(kind)).flatten();
+        sent.filter(|(node, _)| of.contains(node)).map(|(_, count)| count.bytes).sum()
     }
 
     /// Tenths of one-way delays from the moment when so many voters had entered to the first commit, rising.
@@ -122,26 +121,37 @@ impl fmt::Display for Report {
 
 /// Measures a calm flock of `nodes`, and adds it to the report. Returns whether it gathered and went on.
 pub fn measure(nodes: usize, report: &mut Report) -> bool {
-    let options = Options { steady: true, delay: DELAY, ..Options::calm(nodes) };
-    let spec = specification(&options);
+    let Some(mut world) = flock(Options { steady: true, delay: DELAY, ..Options::calm(nodes) }) else { return false };
+    settle(&mut world, 1);
+    let (done, micros) = play(&mut world);
+    report.rows.extend(row(&world, nodes, micros));
+    done
+}
+
+/// A flock in which all contribute, if it gathers.
+pub(super) fn flock(options: Options) -> Option<World> {
+    let (nodes, spec) = (options.nodes, specification(&options));
     let mut world = World::new(1, options, spec, Vec::new());
     // Other tests check whether the rules hold.
     world.invariants.clear();
     let gathered = if nodes > LARGE { wake(&mut world, nodes) } else { gather(&mut world, nodes) };
-    if !gathered {
-        return false;
-    }
+    gathered.then_some(world)
+}
+
+/// Plays so many commits: a measurement goes from one commit to another.
+pub(super) fn settle(world: &mut World, commits: usize) {
+    world.traffic.restart();
     let end = world.now + PATIENCE;
-    let rounds = |world: &World| world.traffic.agreements.len();
-    // The measurement goes from one commit to another.
+    world.run_until(end, |world| world.traffic.agreements.len() >= commits);
+}
+
+/// Plays the rounds of a measurement; returns whether they ended, and their time in microseconds.
+pub(super) fn play(world: &mut World) -> (bool, u64) {
     world.traffic.restart();
-    world.run_until(end, |world| rounds(world) > 0);
-    let since = world.now;
-    world.traffic.restart();
-    let wanted = if nodes > LARGE { ROUNDS_LARGE } else { ROUNDS };
-    let done = world.run_until(end, |world| rounds(world) >= wanted);
-    report.rows.extend(row(&world, nodes, world.now - since));
-    done
+    let (since, end) = (world.now, world.now + PATIENCE);
+    let wanted = if world.nodes.len() > LARGE { ROUNDS_LARGE } else { ROUNDS };
+    let done = world.run_until(end, |world| world.traffic.agreements.len() >= wanted);
+    (done, world.now - since)
 }
 
 /// Starts nodes as the flock takes them in, until all are in.
@@ -182,11 +192,16 @@ fn wake(world: &mut World, nodes: usize) -> bool {
     world.run_until(PATIENCE, all)
 }
 
+/// The voters of the first node's head.
+pub(super) fn voters(world: &World) -> BTreeSet<usize> {
+    let head = world.nodes.first().and_then(|node| node.head());
+    let seats = head.into_iter().flat_map(|head| head.record.voters());
+    seats.filter_map(|voter| world.keys.index(&voter.id)).collect()
+}
+
 fn row(world: &World, nodes: usize, micros: u64) -> Option<Row> {
     let head = world.nodes.first()?.head()?;
-    let place = |member: &crate::record::Member| world.keys.index(&member.id);
-    let voters: BTreeSet<usize> =
-        head.record.next.members.iter().filter(|member| member.role == Role::Voter).filter_map(place).collect();
+    let voters = voters(world);
     let all: BTreeSet<usize> = (0..nodes).collect();
     let learners: BTreeSet<usize> = all.difference(&voters).copied().collect();
     let traffic = &world.traffic;

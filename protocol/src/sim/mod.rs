@@ -12,6 +12,7 @@ mod averaging;
 pub mod churn;
 pub mod circuit;
 mod clocks;
+pub mod cost;
 mod course;
 mod crowd;
 pub mod disk;

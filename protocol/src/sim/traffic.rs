@@ -1,8 +1,8 @@
-//! Traffic between nodes, counted by kind of message and by sender.
+//! Traffic between nodes, counted by kind of message and by node, and the time that engines take.
 
 use crate::Digest;
 use crate::record::Record;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Kinds of messages that voting uses.
@@ -10,11 +10,26 @@ pub const VOTING: &[&str] = &["estimate", "vote", "certificate", "start", "witne
 /// Offset of the sequence number in an estimate: behind the envelope's header and the tag.
 const SEQ: usize = 40;
 
+/// Messages, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// What nodes sent, or received, by kind of message and within a kind by node.
+pub type Counts = BTreeMap<&'static str, BTreeMap<usize, Count>>;
+
 /// Traffic between nodes since the last reset.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Bytes by kind of message, and within a kind by sender.
-    pub kinds: BTreeMap<&'static str, BTreeMap<usize, u64>>,
+    pub sent: Counts,
+    pub received: Counts,
+    /// For each node, the others of which it received a message.
+    pub heard: BTreeMap<usize, BTreeSet<usize>>,
+    /// A clock in nanoseconds, where the time of engines is measured; and that time by node.
+    pub clock: Option<fn() -> u64>,
+    pub engines: BTreeMap<usize, u64>,
     /// Bytes of voting between two nodes, both ways.
     pub pairs: BTreeMap<(usize, usize), u64>,
     pub largest_ready: u64,
@@ -32,7 +47,7 @@ pub struct Traffic {
 impl Traffic {
     pub fn sent(&mut self, (from, to): (usize, usize), kind: &'static str, message: &[u8], now: u64) {
         let bytes = message.len() as u64;
-        *self.kinds.entry(kind).or_default().entry(from).or_default() += bytes;
+        count(&mut self.sent, kind, from, bytes);
         if VOTING.contains(&kind) {
             *self.pairs.entry((from.min(to), from.max(to))).or_default() += bytes;
         }
@@ -44,6 +59,21 @@ impl Traffic {
             }
             _ => {}
         }
+    }
+
+    /// Notes that a message reached a program.
+    pub fn arrived(&mut self, (from, to): (usize, usize), kind: &'static str, message: &[u8]) {
+        count(&mut self.received, kind, to, message.len() as u64);
+        self.heard.entry(to).or_default().insert(from);
+    }
+
+    /// Calls an engine, and counts its time if there is a clock.
+    pub fn timed<T>(&mut self, node: usize, call: impl FnOnce() -> T) -> T {
+        let Some(clock) = self.clock else { return call() };
+        let began = clock();
+        let answer = call();
+        *self.engines.entry(node).or_default() += clock().saturating_sub(began);
+        answer
     }
 
     /// Notes that a node commits the record of this sequence number.
@@ -58,6 +88,13 @@ impl Traffic {
 
     /// Starts the count anew.
     pub fn restart(&mut self) {
-        *self = Self { newest: self.newest, records: std::mem::take(&mut self.records), ..Self::default() };
+        let records = std::mem::take(&mut self.records);
+        *self = Self { newest: self.newest, records, clock: self.clock, ..Self::default() };
     }
+}
+
+fn count(counts: &mut Counts, kind: &'static str, node: usize, bytes: u64) {
+    let count = counts.entry(kind).or_default().entry(node).or_default();
+    count.messages += 1;
+    count.bytes += bytes;
 }

@@ -1,13 +1,17 @@
-//! Figures of simulated flocks: the time until they go on after faults, the cost of agreement, the effect of churn.
+//! Figures of simulated flocks: the time until they go on after faults, the cost of agreement and of a round, the
+//! effect of churn.
 
 use crate::simulation::{live, on_all_cores};
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use starling_protocol::limits::MEMBERS_MAX;
 use starling_protocol::sim::churn::{self, Churn};
+use starling_protocol::sim::cost::cost;
 use starling_protocol::sim::history::Settings;
 use starling_protocol::sim::measure;
 use starling_protocol::sim::recovery::{Bound, CLASSES, HEADING, Row, SOON};
 use starling_protocol::sim::{MS, SECOND};
-use std::sync::Mutex;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 /// The kind of fault with this name.
@@ -83,6 +87,44 @@ pub fn measure(nodes: Option<usize>) -> bool {
     }
     println!("{report}");
     gathered && report.good()
+}
+
+/// The meaning of the table of costs.
+const COSTS: &str = "\
+Means over the nodes of a role and the measured rounds. Bytes are those of signed control messages, without the
+transport's. Heads go by time, so a longer round has more of them. The engine's time is that of one thread on this
+machine by the wall clock, signatures and the simulator's overflow checks included: measure on an idle machine.";
+
+/// Prints what a round costs a node in flocks of these sizes, and writes it to a file as JSON; returns whether all
+/// flocks gathered and went on.
+///
+/// # Errors
+/// If a size is out of range, or the file cannot be written.
+pub fn costs(sizes: &[usize], json: Option<&Path>) -> anyhow::Result<bool> {
+    let wrong = sizes.iter().find(|size| !(1..=MEMBERS_MAX).contains(*size));
+    ensure!(wrong.is_none(), "a flock has 1 to {MEMBERS_MAX} nodes, not {}", wrong.unwrap_or(&0));
+    let mut costs = Vec::new();
+    for size in sizes {
+        match cost(*size, nanoseconds) {
+            Some(cost) => {
+                println!("{cost}");
+                costs.push(cost);
+            }
+            None => println!("{size} nodes: the flock did not gather, or did not go on\n"),
+        }
+    }
+    println!("{COSTS}");
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(&costs)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(costs.len() == sizes.len())
+}
+
+/// Nanoseconds since the first call.
+fn nanoseconds() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 /// Prints the times without a commit in flocks whose nodes come and go; returns whether no rule was broken.

@@ -49,6 +49,10 @@ struct Arguments {
     /// Measure the cost of agreement, in flocks of up to 1,000 nodes
     #[arg(long)]
     measure: bool,
+    /// Measure what a round costs a node in calm flocks of these sizes: control messages and bytes by kind,
+    /// connections, the engine's time
+    #[arg(long, value_name = "NODES", value_delimiter = ',')]
+    cost: Vec<usize>,
     /// Measure, for so many seeds, the time without a commit while nodes come and go for ten minutes
     #[arg(long, value_name = "SEEDS")]
     churn: Option<u64>,
@@ -89,6 +93,8 @@ fn main() -> anyhow::Result<ExitCode> {
         figures::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
     } else if arguments.measure {
         figures::measure(arguments.nodes)
+    } else if !arguments.cost.is_empty() {
+        figures::costs(&arguments.cost, arguments.json.as_deref())?
     } else {
         let Arguments { seeds, from, jobs, twice_every, mutations, json, .. } = arguments;
         Batch { seeds, from, jobs, twice_every, mutations, only }.run(json.as_deref())?
