@@ -46,8 +46,7 @@ impl Driver {
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
-        let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
-        diverged_text([self.gauges.loss, validation], self.spec.model.vocab)
+        diverged_text(self.gauges.last_losses(), self.spec.model.vocab)
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -100,7 +99,19 @@ fn finish_reason(finish: &Finish) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gauges::Gauges;
     use super::*;
+
+    /// With a tokenizer of 32,000 tokens a sound model has more nats a token than twice guessing has a byte.
+    #[test]
+    fn a_validation_counts_by_tokens_as_it_is_kept() {
+        let (mut gauges, vocab) = (Gauges::new(), 32_000);
+        let (per_token, bytes_per_token) = (6.0, 4.3);
+        gauges.validated(per_token, per_token / bytes_per_token);
+        assert_eq!(gauges.last_losses(), [None, Some(per_token)]);
+        assert_eq!(diverged_text(gauges.last_losses(), vocab), None);
+        assert!(per_token * bytes_per_token > DIVERGED * f64::from(vocab).ln(), "bytes for tokens would show");
+    }
 
     #[test]
     fn a_model_that_is_worse_than_guessing_is_no_success() {

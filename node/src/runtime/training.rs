@@ -159,7 +159,7 @@ impl Driver {
     }
 
     /// Bytes of text a token, on average over the held-out text.
-    pub(super) fn bytes_per_token(&self) -> f64 {
+    fn bytes_per_token(&self) -> f64 {
         self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }
 }
