@@ -161,8 +161,8 @@ impl Driver {
             Ok(()) => driver.close(&mut queues).await,
             Err(failure) => {
                 driver.device.halt();
-                driver.screen.close();
                 driver.net.shutdown().await;
+                driver.screen.close();
                 drop(driver);
                 Err(failure)
             }

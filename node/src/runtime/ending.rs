@@ -36,8 +36,9 @@ impl Driver {
         let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
         self.show(Event::Finished { reason });
-        self.screen.close();
+        // The peers' connections end first: a terminal may take its time.
         self.net.shutdown().await;
+        self.screen.close();
         match diverged {
             Some(why) => Err(Failure::message(Code::Diverged, why)),
             None => Ok(finish),
