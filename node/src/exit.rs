@@ -42,7 +42,7 @@ impl Code {
             Self::StoreDamaged => "a file of the node or of a checkpoint is damaged",
             Self::DiskFull => "the disk is full, or too small for the run",
             Self::IdentityInUse => "another process uses the folder or the key",
-            Self::Diverged => "the run has ended, but its training diverged: the model is worse than guessing",
+            Self::Diverged => "the training diverged: the losses are far too high, or the model is worse than guessing",
         }
     }
 

@@ -21,8 +21,6 @@ impl Driver {
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
-        // What the last validation shows is told, and ends nothing any more.
-        self.settings.halt_on_divergence = false;
         if finish == Finish::Left {
             self.leaving_checkpoint(queues).await?;
         }
@@ -33,7 +31,7 @@ impl Driver {
             self.farewell(queues, sequences > 0).await?;
         }
         self.residuals.save().await;
-        let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
+        let diverged = diverged_at(&finish, self.gauges.halted.take(), self.diverged());
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
         self.show(Event::Finished { reason });
         // The peers' connections end first: a terminal may take its time.
@@ -75,6 +73,15 @@ impl Driver {
     }
 }
 
+/// Why the node ends as one whose training diverged: it left for that, or the run is over and its model of no use.
+fn diverged_at(finish: &Finish, halted: Option<String>, at_end: Option<String>) -> Option<String> {
+    match finish {
+        Finish::BudgetSpent => at_end.or(halted),
+        Finish::Left => halted,
+        Finish::Fenced | Finish::RunMismatch { .. } => None,
+    }
+}
+
 /// The words for losses in nats per token that are far worse than guessing; none for others.
 fn diverged_text(losses: [Option<f64>; 2], vocab: u32) -> Option<String> {
     let guessing = f64::from(vocab).ln();
@@ -112,6 +119,16 @@ mod tests {
         assert_eq!(gauges.last_losses(), [None, Some(per_token)]);
         assert_eq!(diverged_text(gauges.last_losses(), vocab), None);
         assert!(per_token * bytes_per_token > DIVERGED * f64::from(vocab).ln(), "bytes for tokens would show");
+    }
+
+    #[test]
+    fn a_node_that_left_because_its_training_diverged_says_so() {
+        let why = |text: &str| Some(text.to_owned());
+        assert_eq!(diverged_at(&Finish::Left, why("halted"), why("bad")), why("halted"));
+        assert_eq!(diverged_at(&Finish::Left, None, why("bad")), None, "it was asked to leave");
+        assert_eq!(diverged_at(&Finish::BudgetSpent, None, why("bad")), why("bad"));
+        assert_eq!(diverged_at(&Finish::BudgetSpent, why("halted"), None), why("halted"), "in the last round");
+        assert_eq!(diverged_at(&Finish::Fenced, why("halted"), why("bad")), None);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Gauges {
     /// The same in nats a byte.
     pub validation_per_byte: Option<f64>,
     pub losses: Losses,
+    /// The reason for which the node leaves before its time, if its training diverges.
+    pub halted: Option<String>,
     /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
     /// The catch-up under way.
@@ -53,6 +55,7 @@ impl Gauges {
             validation: None,
             validation_per_byte: None,
             losses: Losses::default(),
+            halted: None,
             waiting: None,
             arrival: None,
             barred: None,
