@@ -5,6 +5,7 @@ use starling_kernels::OpenError;
 use starling_store::StoreError;
 use std::error::Error;
 use std::fmt;
+use std::io::Write;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
@@ -99,7 +100,8 @@ impl Failure {
 
     /// Prints the message to standard error and turns into the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("starling: {}", self.words());
+        // A reader that went away does not change the code.
+        let _ = writeln!(std::io::stderr(), "starling: {}", self.words());
         ExitCode::from(self.code as u8)
     }
 

@@ -58,7 +58,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let wanted = settings::Settings::of(args, &node)?;
     let asked = Asked::from_args(args, again.as_ref(), &node)?;
     if args.print_config {
-        print!("{}", settings::shown(args, &node, &asked)?);
+        terminal::put(&settings::shown(args, &node, &asked)?);
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs(&node.log, QUIET_LOGS, || terminal::Log).map_err(telemetry_failure)?;

@@ -14,7 +14,7 @@ const USUAL_SIZE: (usize, usize) = (80, 24);
 /// Bytes of log lines that wait for the thread that draws; the oldest go first.
 const LOGGED_MAX: usize = 256 << 10;
 
-/// The block on standard output. The thread that draws holds it while it writes, for as long as the terminal is stopped.
+/// The block on standard output. The thread that draws holds it while it writes, and so while the terminal is stopped.
 static CANVAS: Mutex<Canvas> = Mutex::new(Canvas::new());
 /// Log lines that wait. Nobody holds it while writing.
 static LOGGED: Mutex<Logged> = Mutex::new(Logged::new());
@@ -161,7 +161,7 @@ impl Logged {
     }
 }
 
-/// Standard error, for logs: what is written comes above the block if both are on the terminal. Its thread does not wait
+/// Standard error, for logs: what is written comes above the block if both are on the terminal. No thread that logs waits
 /// for a terminal with a block.
 pub struct Log;
 

@@ -11,6 +11,7 @@ use crate::config::run_file::{DataTable, RunFile, tokenizer_choice};
 use crate::exit::{Code, Failure};
 use crate::runtime::Machine;
 use crate::watch::screen::bytes as human_bytes;
+use crate::watch::terminal;
 use answers::{Asked, Asker, admission, count, short};
 use anyhow::Context;
 use sizes::Size;
@@ -37,7 +38,7 @@ pub fn run(args: &NewArgs) -> Result<ExitCode, Failure> {
     let is_person = input.is_terminal();
     let mut out = std::io::stderr();
     let mut asker = Asker::new(is_person.then_some(&mut input as &mut dyn BufRead), &mut out);
-    print!("{}", written_by(args, &mut asker)?);
+    terminal::put(&written_by(args, &mut asker)?);
     Ok(ExitCode::SUCCESS)
 }
 
