@@ -5,7 +5,7 @@ use starling_kernels::OpenError;
 use starling_store::StoreError;
 use std::error::Error;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
@@ -55,7 +55,13 @@ impl Code {
         if let Some(error) = error.downcast_ref::<DataError>() {
             return Self::of_data(error);
         }
-        if error.is::<OpenError>() { Self::Usage } else { Self::Refused }
+        if error.is::<OpenError>() {
+            Self::Usage
+        } else if error.chain().any(is_full_disk) {
+            Self::DiskFull
+        } else {
+            Self::Refused
+        }
     }
 
     fn of_store(error: &StoreError) -> Self {
@@ -73,6 +79,12 @@ impl Code {
             Self::Refused
         }
     }
+}
+
+/// Whether the error is the system's word that a disk, or this user's part of it, is full.
+pub fn is_full_disk(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
 }
 
 /// The table of exit codes below `starling --help`.
@@ -101,7 +113,7 @@ impl Failure {
     /// Prints the message to standard error and turns into the exit code.
     pub fn report(&self) -> ExitCode {
         // A reader that went away does not change the code.
-        let _ = writeln!(std::io::stderr(), "starling: {}", self.words());
+        let _ = writeln!(io::stderr(), "starling: {}", self.words());
         ExitCode::from(self.code as u8)
     }
 
@@ -157,7 +169,6 @@ mod tests {
     use crate::cli::Cli;
     use anyhow::Context;
     use clap::{CommandFactory, Parser};
-    use std::io::ErrorKind;
     use std::path::PathBuf;
 
     #[test]
@@ -168,6 +179,16 @@ mod tests {
         let telling = "cannot read it: no such file or folder; check the path";
         let failure = Failure::new(Code::Refused, Err::<(), _>(gone()).context(telling).unwrap_err());
         assert_eq!(failure.words(), telling);
+    }
+
+    #[test]
+    fn a_full_disk_has_its_code_wherever_it_is_met() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let error = Err::<(), _>(io::Error::from(kind)).context("cannot write it").unwrap_err();
+            assert_eq!(Failure::from(error).code, Code::DiskFull);
+            assert_eq!(Failure::from(io::Error::from(kind)).code, Code::DiskFull);
+        }
+        assert_eq!(Failure::from(io::Error::from(ErrorKind::PermissionDenied)).code, Code::Refused);
     }
 
     /// Every code stands in the help and in the documentation, with the same meaning.

@@ -161,8 +161,8 @@ impl Logged {
     }
 }
 
-/// Standard error, for logs: what is written comes above the block if both are on the terminal. No thread that logs waits
-/// for a terminal with a block.
+/// Standard error, for logs: what is written comes above the block if both are on the terminal. No thread that logs
+/// waits for a terminal with a block.
 pub struct Log;
 
 impl Write for Log {
