@@ -4,7 +4,7 @@ use super::at_rest::open_at_rest;
 use super::export::export;
 use super::trained::{Trained, WRITING, load, open};
 use crate::cli::CheckpointCommand;
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
 use crate::watch::status::{Answer, Question, ask_within, is_running};

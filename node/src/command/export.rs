@@ -4,7 +4,7 @@
 //! with element i + head_dim / 2, as `transformers` has it. So nothing is permuted.
 
 use super::trained::Trained;
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, store_failure};
 use crate::watch::terminal;

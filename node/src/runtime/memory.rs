@@ -1,6 +1,7 @@
 //! Estimates the memory that a node takes, and checks that this machine has it, before any is taken.
 
-use crate::config::run_file::{model_config, trainer_options};
+use crate::config::model_table::model_config;
+use crate::config::run_file::trainer_options;
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
 use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};

@@ -36,8 +36,8 @@ impl Names {
         }
     }
 
-    /// Takes the names of nodes that are here. One that has none there has given it up. If no room is left, names of nodes
-    /// that are not here go, but for that of this node.
+    /// Takes the names of nodes that are here. One that has none there has given it up. If no room is left, names of
+    /// nodes that are not here go, but for that of this node.
     pub fn here(&mut self, own: &str, nodes: &[(String, Option<String>)]) {
         for (id, name) in nodes {
             match name {

@@ -63,7 +63,8 @@ fn a_file_that_is_there_stays_unless_it_is_forced_away() {
     let forced = ["--data", text.as_str(), "--size", "3m", "--force"];
     place.new_run(&forced, None).unwrap_or_else(|failure| panic!("{}", failure.error));
     assert_eq!(place.written().model.preset, "3m");
-    let mut names: Vec<_> = std::fs::read_dir(place.0.path()).expect("a folder").flatten().map(|f| f.file_name()).collect();
+    let entries = std::fs::read_dir(place.0.path()).expect("a folder").flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
     assert_eq!(names, ["run.toml", "text.txt"], "nothing is left beside it");
 }
