@@ -86,7 +86,7 @@ fn hold_sentence(hold: &Hold, on: &str) -> String {
     format!("holding this round back for {on}: joining, with {} of the model to fetch{left}; {last}", bytes(hold.bytes))
 }
 
-/// What a node does in a phase in which it waits for nobody: `others` are the members that average with it, and the
+/// The work of a node in a phase in which it waits for nobody: `others` are the members that average with it, and the
 /// peers without a flock.
 fn phase_sentence(phase: Phase, (others, peers): (usize, usize), arrival: Option<String>) -> String {
     match phase {

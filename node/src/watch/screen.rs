@@ -56,7 +56,7 @@ struct Shared {
     bell: Condvar,
 }
 
-/// What is to be shown.
+/// The content of the screen, shown and waiting.
 struct Board {
     picture: Picture,
     /// Lines that are to be written above the block.

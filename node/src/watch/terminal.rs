@@ -203,7 +203,7 @@ mod tests {
         assert!(logged.push(b"b\n") && logged.push(b"c\n"));
         assert_eq!((logged.take(), logged.take()), (b"b\nc\n".to_vec(), Vec::new()));
         let half = vec![b'x'; LOGGED_MAX / 2];
-        for line in [b"oldest\n", half.as_slice(), &half] {
+        for line in [b"oldest\n".as_slice(), &half, &half] {
             logged.push(line);
         }
         assert_eq!((logged.bytes, logged.lines.len()), (LOGGED_MAX, 2));
