@@ -5,6 +5,7 @@ use starling_kernels::OpenError;
 use starling_store::StoreError;
 use std::error::Error;
 use std::fmt;
+use std::io::{self, ErrorKind, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
@@ -42,7 +43,7 @@ impl Code {
             Self::StoreDamaged => "a file of the node or of a checkpoint is damaged",
             Self::DiskFull => "the disk is full, or too small for the run",
             Self::IdentityInUse => "another process uses the folder or the key",
-            Self::Diverged => "the run has ended, but its training diverged: the model is worse than guessing",
+            Self::Diverged => "the training diverged: the losses are far too high, or the model is worse than guessing",
         }
     }
 
@@ -54,7 +55,13 @@ impl Code {
         if let Some(error) = error.downcast_ref::<DataError>() {
             return Self::of_data(error);
         }
-        if error.is::<OpenError>() { Self::Usage } else { Self::Refused }
+        if error.is::<OpenError>() {
+            Self::Usage
+        } else if error.chain().any(is_full_disk) {
+            Self::DiskFull
+        } else {
+            Self::Refused
+        }
     }
 
     fn of_store(error: &StoreError) -> Self {
@@ -72,6 +79,12 @@ impl Code {
             Self::Refused
         }
     }
+}
+
+/// Whether the error is the system's word that a disk, or this user's part of it, is full.
+pub fn is_full_disk(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
 }
 
 /// The table of exit codes below `starling --help`.
@@ -99,7 +112,8 @@ impl Failure {
 
     /// Prints the message to standard error and turns into the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("starling: {}", self.words());
+        // A reader that went away does not change the code.
+        let _ = writeln!(io::stderr(), "starling: {}", self.words());
         ExitCode::from(self.code as u8)
     }
 
@@ -155,7 +169,6 @@ mod tests {
     use crate::cli::Cli;
     use anyhow::Context;
     use clap::{CommandFactory, Parser};
-    use std::io::ErrorKind;
     use std::path::PathBuf;
 
     #[test]
@@ -166,6 +179,16 @@ mod tests {
         let telling = "cannot read it: no such file or folder; check the path";
         let failure = Failure::new(Code::Refused, Err::<(), _>(gone()).context(telling).unwrap_err());
         assert_eq!(failure.words(), telling);
+    }
+
+    #[test]
+    fn a_full_disk_has_its_code_wherever_it_is_met() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let error = Err::<(), _>(io::Error::from(kind)).context("cannot write it").unwrap_err();
+            assert_eq!(Failure::from(error).code, Code::DiskFull);
+            assert_eq!(Failure::from(io::Error::from(kind)).code, Code::DiskFull);
+        }
+        assert_eq!(Failure::from(io::Error::from(ErrorKind::PermissionDenied)).code, Code::Refused);
     }
 
     /// Every code stands in the help and in the documentation, with the same meaning.

@@ -2,7 +2,8 @@
 //! come to nearly the same parameters, and to exactly the same ones without weight decay.
 
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
-use starling_node::config::run_file::{RunFile, model_config, trainer_options};
+use starling_node::config::model_table::model_config;
+use starling_node::config::run_file::{RunFile, trainer_options};
 use starling_protocol::Digest;
 use starling_protocol::engine::succession;
 use starling_protocol::outer::{Rule, schedule};

@@ -37,6 +37,12 @@ const UNBOUNDED: &[(&str, &str)] = &[
     ("mpsc::channel()", "use sync_channel with a named capacity"),
 ];
 
+/// Banned in the node: these end with a panic when the reader of standard output has gone.
+const PRINTS: &[(&str, &str)] = &[
+    ("println!", "use watch::terminal::put, which minds no reader that went away"),
+    ("print!", "use watch::terminal::put, which minds no reader that went away"),
+];
+
 /// Banned in the pure crate: things that differ between two machines, or two runs.
 const IMPURE: &[(&str, &str)] = &[
     ("std::time", "time is an argument"),
@@ -100,6 +106,9 @@ fn complaints(source: &Source) -> Vec<String> {
     found.extend(banned_code(source, &product, UNBOUNDED));
     if source.path.starts_with("protocol/src/") {
         found.extend(banned_code(source, &product, IMPURE));
+    }
+    if source.path.starts_with("node/src/") {
+        found.extend(banned_code(source, &product, PRINTS));
     }
     if ["protocol/src/", "bootstrap/src/"].iter().any(|p| source.path.starts_with(p)) {
         found.extend(banned_code(source, &without_proven(source, product), PANICS));
@@ -332,6 +341,14 @@ mod injected {
                 "node/src/a.rs:3: mpsc::unbounded: use a bounded channel with a named capacity",
             ]
         );
+    }
+
+    #[test]
+    fn prints_that_panic_without_a_reader() {
+        let text = "fn f() {\n    println!(\"a\");\n    print!(\"b\");\n    eprintln!(\"c\");\n}\n";
+        let lines = found("node/src/a.rs", text);
+        assert!(matches!(&lines[..], [line, word] if line.contains(":2: println!: ") && word.contains(":3: print!: ")));
+        assert!(found("bootstrap/src/main.rs", text).is_empty());
     }
 
     #[test]

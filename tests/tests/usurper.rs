@@ -6,7 +6,7 @@ use serde_json::Value;
 use starling_bootstrap::addresses::split;
 use starling_bootstrap::identity::{self, Identity};
 use starling_kernels::initial_parameters;
-use starling_node::config::run_file::model_config;
+use starling_node::config::model_table::model_config;
 use starling_node::net::fetch::{
     Answer, Expect, FetchRefusal, FetchRequest, FetchSource, Link, Start, decode_records, encode_records, encode_start,
 };

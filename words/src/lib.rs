@@ -7,16 +7,19 @@ use std::io::{self, ErrorKind};
 
 /// The mark behind the text of a system's error, with its number.
 const NUMBER: &str = " (os error ";
-/// The system's numbers of errors for which the standard library has no kind; the same on Linux and macOS.
+/// The system's numbers of errors for which the standard library has no kind that fits; the same on Linux and macOS.
 const EIO: i32 = 5;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
+/// A thread that cannot start has this one. Its kind is that of an answer that does not come.
+const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
 
 /// The words for an error of the system: what stands behind "cannot read FILE: ".
 pub fn of(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(EIO) => return "the disk or the device reports a fault".to_owned(),
         Some(ENFILE | EMFILE) => return "too many files are open (`ulimit -n` says how many may be)".to_owned(),
+        Some(EAGAIN) => return "the system has no room for it now".to_owned(),
         _ => {}
     }
     if let Some(inner) = error.get_ref() {
@@ -180,6 +183,13 @@ mod tests {
         let reset = io::Error::from(ErrorKind::ConnectionReset);
         assert_eq!(of(&io::Error::other(Wrapped(reset))), "the other side broke the connection off");
         assert_eq!(of(&io::Error::other("our own words")), "our own words");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_start_is_no_late_answer() {
+        assert_eq!(of(&io::Error::from_raw_os_error(EAGAIN)), "the system has no room for it now");
+        assert_eq!(of(&ErrorKind::WouldBlock.into()), "no answer in time");
+        assert_eq!(io::Error::from_raw_os_error(EAGAIN).kind(), ErrorKind::WouldBlock, "the number of this system");
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
     }
 }
 
-/// What is said of a connection that the other side has ended.
+/// The words for a connection that the other side has ended.
 pub const CLOSED: &str = "it has closed the connection";
 
 /// Why a connection ended. A peer that stops, or whose process is killed, closes its connections without a word of

@@ -1,7 +1,7 @@
 //! The task that owns the swarm.
 
 use super::acquaintances::Acquaintances;
-use super::announce::{Announcement, Newest};
+use super::announce::Newest;
 use super::beacon::Beacon;
 use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
@@ -18,7 +18,6 @@ use super::traffic::Traffic;
 use super::unreached::Unreached;
 use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
-use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
@@ -31,6 +30,9 @@ use starling_protocol::NodeId;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
+
+mod announcing;
+mod telling;
 
 /// Ended sessions that the swarm's task has not looked at yet. Sessions wait when the queue is full.
 const ENDED_CAP: usize = 128;
@@ -369,115 +371,6 @@ impl SwarmTask {
         }
         if keep {
             self.discovery.want(&mut self.swarm, identity::peer_id(&node), &[], Origin::Itself);
-        }
-    }
-
-    /// Judges a gossip message before it is passed on.
-    fn on_gossip(&mut self, id: &MessageId, from: &PeerId, author: PeerId, data: &[u8]) {
-        let verdict = match Announcement::decode(data) {
-            Err(error) => {
-                refused("announcement_malformed");
-                tracing::debug!(%from, %author, %error, "announcement refused");
-                MessageAcceptance::Reject
-            }
-            Ok(_) if identity::node_id(&author).is_none() => {
-                refused("announcement_of_other_key");
-                MessageAcceptance::Reject
-            }
-            Ok(announcement) => self.hear_announcement((*from, author), &announcement),
-        };
-        self.discovery.judge(&mut self.swarm, id, from, verdict);
-        self.discovery.tick(&mut self.swarm);
-    }
-
-    /// Drops announcements beyond an author's limit. The teller that passed one on may not have known that it was too
-    /// much.
-    fn hear_announcement(
-        &mut self,
-        (from, author): (PeerId, PeerId),
-        announcement: &Announcement,
-    ) -> MessageAcceptance {
-        let is_known =
-            identity::node_id(&author).is_some_and(|node| self.office.standing.rank(&node) != Rank::Stranger);
-        let is_familiar = is_known || self.swarm.is_connected(&author);
-        match self.newest.is_news((from, author), is_familiar, announcement.at_ms, Instant::now()) {
-            Ok(true) => {
-                self.discovery.learn(from, author, &announcement.addresses, Origin::Gossip);
-                MessageAcceptance::Accept
-            }
-            Ok(false) => MessageAcceptance::Ignore,
-            Err(reason) => {
-                refused(reason);
-                MessageAcceptance::Ignore
-            }
-        }
-    }
-
-    /// Keeps the addresses in the handle up to date.
-    fn note_addresses(&mut self) {
-        let now = self.discovery.addresses(&self.swarm);
-        let news = self.addresses.send_if_modified(|known| {
-            let changed = *known != now;
-            *known = now;
-            changed
-        });
-        if news {
-            self.beacon.news(Instant::now());
-        }
-    }
-
-    fn announce(&mut self) {
-        let at_ms = self.beacon.stamp_ms(Instant::now());
-        let announcement = Announcement { at_ms, addresses: self.addresses.borrow().clone() };
-        let heard = self.discovery.publish(&mut self.swarm, announcement.encode());
-        if let Err(error) = &heard {
-            tracing::trace!(%error, "nobody to announce our addresses to yet");
-        }
-        self.beacon.told(heard.is_ok(), Instant::now());
-    }
-
-    /// Passes on events that a user may want to know. When the node is far behind, they are dropped instead of waited
-    /// for: the swarm must go on.
-    fn tell(&mut self, event: Found) {
-        if matches!(event, Found::Listening { .. } | Found::NotListening { .. } | Found::Reachable { .. }) {
-            self.note_addresses();
-        }
-        let told = match event {
-            Found::Listening { address } => NetEvent::Listening { address },
-            Found::NotListening { address, reason: Some(why) } => {
-                NetEvent::ListenFailed { why: format!("{address}: {why}") }
-            }
-            Found::Reachable { address } => NetEvent::ExternalAddress { address },
-            Found::DialFailed { peer: Some(id), failures } => {
-                let Some(peer) = identity::node_id(&id) else { return };
-                if self.acquaintances.is_gone(&peer, &failures) {
-                    self.tell_user(NetEvent::PeerGone { peer });
-                }
-                // Nobody misses the other addresses of a peer that is here.
-                if self.swarm.is_connected(&id) {
-                    return;
-                }
-                let who = (peer, self.office.standing.rank(&peer) > Rank::Stranger);
-                let told = self.unreached.failed(who, &failures, &self.addresses.borrow(), Instant::now());
-                let Some(told) = told else { return };
-                told
-            }
-            Found::NoDirectWay { peer } => match identity::node_id(&peer) {
-                Some(peer) => NetEvent::NoDirectWay { peer },
-                None => return,
-            },
-            Found::OtherVersion { peer, theirs } => match identity::node_id(&peer) {
-                Some(peer) => NetEvent::OtherVersion { peer, theirs },
-                None => return,
-            },
-            _ => return,
-        };
-        self.tell_user(told);
-    }
-
-    fn tell_user(&self, event: NetEvent) {
-        if !self.office.teller.try_tell_all(event) {
-            metrics::counter!("starling_net_events_dropped_total").increment(1);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::event::NetEvent;
 use libp2p::Multiaddr;
-use starling_bootstrap::addresses;
+use starling_bootstrap::addresses::{self, Route};
 use starling_bootstrap::discovery::reason::Reason;
 use starling_protocol::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,9 @@ impl Unreached {
         own: &[Multiaddr],
         now: Instant,
     ) -> Option<NetEvent> {
-        let own: BTreeSet<Multiaddr> = own.iter().map(addresses::without_peer).collect();
+        // Behind one relay all places have the same address but for the peer.
+        let direct = own.iter().filter(|address| addresses::route(address) != Some(Route::Relayed));
+        let own: BTreeSet<Multiaddr> = direct.map(addresses::without_peer).collect();
         let is_own = |address: &Multiaddr| own.contains(&addresses::without_peer(address));
         let counts = |(address, reason): &&(Option<Multiaddr>, Reason)| {
             *reason != Reason::Ourselves && !address.as_ref().is_some_and(is_own)
@@ -146,6 +148,16 @@ mod tests {
         let told = unreached.failed((peer, true), &theirs, &own, now);
         let Some(NetEvent::DialFailed { address, .. }) = told else { panic!("{told:?}") };
         assert_eq!(address, Some(at(2)));
+    }
+
+    #[test]
+    fn a_peer_behind_this_node_s_relay_is_told_of() {
+        let (unreached, peer) = (Unreached::default(), NodeId([7; 32]));
+        let [relay, me, other] = [(); 3].map(|()| libp2p::PeerId::random());
+        let place = |of| format!("/ip4/192.0.2.7/tcp/1/p2p/{relay}/p2p-circuit/p2p/{of}").parse::<Multiaddr>().unwrap();
+        let theirs = [(Some(place(other)), Reason::TimedOut)];
+        let told = unreached.failed((peer, true), &theirs, &[at(1), place(me)], Instant::now());
+        assert!(matches!(&told, Some(NetEvent::DialFailed { peer: of, .. }) if *of == peer), "{told:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::cli::AuditArgs;
 use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};
 use crate::runtime::{home_of, store_failure};
+use crate::watch::terminal;
 use anyhow::Context;
 use starling_data::Dataset;
 use starling_protocol::audit::{Audit, Summary};
@@ -26,10 +27,10 @@ pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let length = epoch_length(args, &spec)?;
     let (summary, violation) = audit(&store, length)?;
     if summary.records == 0 && violation.is_none() {
-        println!("no records yet: this node has neither founded a flock nor met one");
+        terminal::put("no records yet: this node has neither founded a flock nor met one\n");
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{summary}");
+    terminal::put(&summary.to_string());
     match violation {
         None => Ok(ExitCode::SUCCESS),
         Some(why) => Err(Failure::message(
@@ -67,7 +68,7 @@ fn epoch_length(args: &AuditArgs, spec: &RunSpec) -> Result<u64, Failure> {
     Ok(match text {
         Some(text) => text.train_sequences(spec.model.seq_len as usize).max(1),
         None => {
-            println!("the run's text is not in the cache (--cache): epochs are not told apart");
+            terminal::put("the run's text is not in the cache (--cache): epochs are not told apart\n");
             LEN_MAX
         }
     })

@@ -4,10 +4,11 @@ use super::at_rest::open_at_rest;
 use super::export::export;
 use super::trained::{Trained, WRITING, load, open};
 use crate::cli::CheckpointCommand;
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
 use crate::watch::status::{Answer, Question, ask_within, is_running};
+use crate::watch::terminal;
 use starling_protocol::wire;
 use starling_store::{CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints};
 use std::path::{Path, PathBuf};
@@ -20,13 +21,13 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
         CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?),
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
-            println!(
-                "{}: round {}, {} parameters, state {}: every byte checks",
+            terminal::put(&format!(
+                "{}: round {}, {} parameters, state {}: every byte checks\n",
                 folder.display(),
                 checkpoint.record.round,
                 checkpoint.state.theta.len(),
                 checkpoint.record.state_root
-            );
+            ));
         }
         CheckpointCommand::Export { folder, output, force, tokenizer } => {
             let trained = Trained::of_folder(folder)?;
@@ -52,7 +53,7 @@ fn now(home: &Path) -> Result<(), Failure> {
         of_disk(home)?
     };
     let there = if is_new { "" } else { " (it was there already)" };
-    println!("checkpoint of round {round}: {}{there}", path.display());
+    terminal::put(&format!("checkpoint of round {round}: {}{there}\n", path.display()));
     Ok(())
 }
 
@@ -79,20 +80,20 @@ fn list(home: &Path) {
     let folder = checkpoints_folder(home);
     let found = list_checkpoints(&folder);
     if found.is_empty() {
-        println!(
+        terminal::put(&format!(
             "no checkpoints in {}: a node writes one when its run or the node ends, and as [checkpoint] in the node \
-             file says; `starling checkpoint now` writes one of its present state",
+             file says; `starling checkpoint now` writes one of its present state\n",
             folder.display()
-        );
+        ));
     }
     for kept in found {
         let path = kept.path.display();
         match kept.manifest {
             Ok(m) => {
                 let (seq, round, tokens, root) = (m.seq, m.round, m.tokens, m.state_root.short());
-                println!("{path}  round {round}, record {seq}, {tokens} tokens, state {root}");
+                terminal::put(&format!("{path}  round {round}, record {seq}, {tokens} tokens, state {root}\n"));
             }
-            Err(e) => println!("{path}  not readable: {e}"),
+            Err(e) => terminal::put(&format!("{path}  not readable: {e}\n")),
         }
     }
 }

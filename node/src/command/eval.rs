@@ -3,6 +3,7 @@
 use super::trained::Trained;
 use crate::cli::EvalArgs;
 use crate::exit::{Code, Failure};
+use crate::watch::terminal;
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::json;
@@ -40,9 +41,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, Failure> {
     }
     let measured = measure(&trained, &args.device, &text)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&measured).context("cannot print the result")?);
+        terminal::put(&(serde_json::to_string_pretty(&measured).context("cannot print the result")? + "\n"));
     } else {
-        print!("{}", words(&measured));
+        terminal::put(&words(&measured));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -107,7 +108,7 @@ fn logits(trained: &Trained, device: &str, text: &PlainText, count: usize) -> Re
     let (mut trainer, _) = trained.open(device, length, 1)?;
     let tokens = &text.tokens[..count];
     let rows = (1..=count).map(|end| trainer.logits(&tokens[..end])).collect::<Result<Vec<_>, _>>()?;
-    println!("{}", json!({"tokens": tokens, "logits": rows}));
+    terminal::put(&format!("{}\n", json!({"tokens": tokens, "logits": rows})));
     Ok(ExitCode::SUCCESS)
 }
 

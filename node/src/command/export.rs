@@ -4,9 +4,10 @@
 //! with element i + head_dim / 2, as `transformers` has it. So nothing is permuted.
 
 use super::trained::Trained;
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, store_failure};
+use crate::watch::terminal;
 use anyhow::Context;
 use serde_json::{Value, json};
 use starling_data::{Tokenizer, bytes_tokenizer_json};
@@ -33,7 +34,7 @@ pub fn export(trained: &Trained, output: &Path, force: bool, tokenizer: Option<&
     interruptible(output, || write(trained, &model, output, (is_alone, &beside)))?;
     let (parameters, round) = (trained.theta.len(), trained.record.round);
     let what = if is_alone { "the weights" } else { "model.safetensors, config.json and tokenizer" };
-    println!("wrote {parameters} parameters of round {round} to {} ({what})", output.display());
+    terminal::put(&format!("wrote {parameters} parameters of round {round} to {} ({what})\n", output.display()));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use crate::cli::InviteArgs;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
 use crate::watch::status::{Answer, Question, Terms, ask};
+use crate::watch::terminal;
 use starling_protocol::NodeId;
 use std::process::ExitCode;
 
@@ -17,7 +18,7 @@ pub fn run(args: &InviteArgs) -> Result<ExitCode, Failure> {
     let terms = Terms { expires: args.expires, uses: args.uses, holder: args.holder.clone() };
     match ask(&home, Question::Invite(terms)).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Invite { ticket } => {
-            println!("{ticket}");
+            terminal::put(&format!("{ticket}\n"));
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message } => Err(Failure::message(Code::Refused, message)),

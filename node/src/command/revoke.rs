@@ -4,6 +4,7 @@ use crate::cli::RevokeArgs;
 use crate::exit::{Code, Failure};
 use crate::runtime::{home_of, read_ticket};
 use crate::watch::status::{Answer, Question, Subject, ask};
+use crate::watch::terminal;
 use starling_bootstrap::identity;
 use starling_protocol::NodeId;
 use starling_protocol::identity::Ed25519Verifier;
@@ -16,7 +17,7 @@ pub fn run(args: &RevokeArgs) -> Result<ExitCode, Failure> {
     let subject = subject(args, &home)?;
     match ask(&home, Question::Revoke(subject)).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Revoked { subject } => {
-            println!("revoked {subject}: in force once the flock's next records carry it");
+            terminal::put(&format!("revoked {subject}: in force once the flock's next records carry it\n"));
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message } => Err(Failure::message(Code::Refused, message)),

@@ -10,6 +10,7 @@ use crate::watch::status::{
     Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status,
     UnreachedStatus, ask, running_homes,
 };
+use crate::watch::terminal;
 use anyhow::Context;
 use starling_words::count;
 use std::path::PathBuf;
@@ -32,9 +33,9 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         }
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status).context("cannot print the status")?);
+        terminal::put(&(serde_json::to_string_pretty(&status).context("cannot print the status")? + "\n"));
     } else {
-        print!("{}", text(&status, args.verbose));
+        terminal::put(&text(&status, args.verbose));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,8 @@
 
 use super::at_rest::open_at_rest;
 use crate::cli::ModelArgs;
-use crate::config::run_file::{model_config, tokenizer_choice, trainer_options};
+use crate::config::model_table::model_config;
+use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure, stored};
 use crate::watch::status::{Answer, Question, ask_within, is_running};

@@ -1,7 +1,8 @@
 //! A run's specification written as a run file: every setting that is in force, those that no file names included.
 
 use super::flock_tables::{AdmissionName, AdmissionTable, JoinTable, MinorityName, PartitionTable};
-use super::run_file::{BudgetTable, DataTable, InnerTable, ModelTable, OuterRate, OuterTable, RunFile, Written};
+use super::model_table::ModelTable;
+use super::run_file::{BudgetTable, DataTable, InnerTable, OuterRate, OuterTable, RunFile, Written};
 use super::sync_table::{GOSSIP, GossipTable, SyncTable};
 use starling_kernels::ModelConfig;
 use starling_protocol::run::{AdmissionMode, Codec, Minority, ModelSpec, RunSpec, SyncMode, SyncSpec};

@@ -3,6 +3,7 @@
 pub mod checkpoint_table;
 pub mod flock_tables;
 pub mod in_force;
+pub mod model_table;
 pub mod node_file;
 pub mod run_file;
 pub mod sync_table;

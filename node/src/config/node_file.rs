@@ -66,7 +66,7 @@ pub struct NodeFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InnerTable {
-    /// End the node when its training diverges.
+    /// Leave the flock and end when the training loss diverges.
     pub halt_on_divergence: bool,
 }
 

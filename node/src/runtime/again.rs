@@ -81,7 +81,8 @@ impl Again {
     pub fn keep(&self, home: &Path) {
         let text = toml::to_string(self).map_err(std::io::Error::other);
         if let Err(error) = text.and_then(|text| kept::write(&home.join(FILE), &format!("{HEADER}\n{text}"))) {
-            tracing::warn!("this start is not kept, so that the next one needs --run or --join again: {error}");
+            let why = starling_words::of(&error);
+            tracing::warn!("this start is not kept, so that the next one needs --run or --join again: {why}");
         }
     }
 

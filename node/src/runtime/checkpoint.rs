@@ -26,7 +26,7 @@ impl Driver {
                 Ok(Err(message)) => Answer::Error { message },
                 Err(_) => Answer::Error { message: "the node is shutting down".into() },
             };
-            // Who asked may have gone.
+            // The one that asked may have gone.
             let _ = reply.send(answer);
         });
         Ok(())
@@ -74,7 +74,7 @@ impl Driver {
         }
         self.ledger(Job::Checkpoint { purpose: CheckpointPurpose::Leaving, asked: None }).await?;
         self.screen.line("writing a checkpoint before leaving (asked again, the node leaves at once)");
-        let mut again = Box::pin(super::driver::asked_to_leave());
+        let mut again = Box::pin(super::signals::asked_to_leave());
         let until = tokio::time::Instant::now() + LEAVING;
         let late = || format!("it is not written within {} s", LEAVING.as_secs());
         let reason = loop {

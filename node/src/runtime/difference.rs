@@ -7,7 +7,7 @@
 
 use super::canonical::Canonical;
 use super::trainer::Made;
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use starling_protocol::difference::{self, Difference, Mix, Nothing, Origin};
 use starling_protocol::engine::io::Merge;
 use starling_protocol::limits::{CHUNK_ELEMENTS, RECORD_BYTES_MAX};

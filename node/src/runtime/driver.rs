@@ -12,6 +12,7 @@ use super::matter::{Matter, Outcome};
 use super::notice::{hold_text, ids};
 use super::reduction::Reductions;
 use super::residuals::Residuals;
+use super::signals::Signals;
 use super::trainer::{self, TrainerEvent, TrainerHandle};
 use super::undurable::Undurable;
 use super::variant::{Desk, Variants};
@@ -161,8 +162,8 @@ impl Driver {
             Ok(()) => driver.close(&mut queues).await,
             Err(failure) => {
                 driver.device.halt();
-                driver.screen.close();
                 driver.net.shutdown().await;
+                driver.screen.close();
                 drop(driver);
                 Err(failure)
             }
@@ -374,35 +375,6 @@ async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
             tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
         } else if thread.join().is_err() {
             tracing::error!("a thread of the node panicked; see the message before");
-        }
-    }
-}
-
-/// Waits for SIGTERM or Ctrl-C, from now on.
-pub async fn asked_to_leave() {
-    match Signals::new() {
-        Ok(mut signals) => signals.recv().await,
-        // Without them there is nothing to wait for.
-        Err(_) => std::future::pending().await,
-    }
-}
-
-/// SIGTERM and Ctrl-C.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
         }
     }
 }

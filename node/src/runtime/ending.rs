@@ -21,8 +21,6 @@ impl Driver {
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
-        // What the last validation shows is told, and ends nothing any more.
-        self.settings.halt_on_divergence = false;
         if finish == Finish::Left {
             self.leaving_checkpoint(queues).await?;
         }
@@ -33,11 +31,12 @@ impl Driver {
             self.farewell(queues, sequences > 0).await?;
         }
         self.residuals.save().await;
-        let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
+        let diverged = diverged_at(&finish, self.gauges.halted.take(), self.diverged());
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
         self.show(Event::Finished { reason });
-        self.screen.close();
+        // The peers' connections end first: a terminal may take its time.
         self.net.shutdown().await;
+        self.screen.close();
         match diverged {
             Some(why) => Err(Failure::message(Code::Diverged, why)),
             None => Ok(finish),
@@ -46,8 +45,7 @@ impl Driver {
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
-        let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
-        diverged_text([self.gauges.loss, validation], self.spec.model.vocab)
+        diverged_text(self.gauges.last_losses(), self.spec.model.vocab)
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -72,6 +70,15 @@ impl Driver {
                 () = alarm.rings(self.wake_at().into_iter().chain([ends]).min()) => self.feed(Input::Tick).await?,
             }
         }
+    }
+}
+
+/// Why the node ends as one whose training diverged: it left for that, or the run is over and its model of no use.
+fn diverged_at(finish: &Finish, halted: Option<String>, at_end: Option<String>) -> Option<String> {
+    match finish {
+        Finish::BudgetSpent => at_end.or(halted),
+        Finish::Left => halted,
+        Finish::Fenced | Finish::RunMismatch { .. } => None,
     }
 }
 
@@ -100,7 +107,29 @@ fn finish_reason(finish: &Finish) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gauges::Gauges;
     use super::*;
+
+    /// With a tokenizer of 32,000 tokens a sound model has more nats a token than twice guessing has a byte.
+    #[test]
+    fn a_validation_counts_by_tokens_as_it_is_kept() {
+        let (mut gauges, vocab) = (Gauges::new(), 32_000);
+        let (per_token, bytes_per_token) = (6.0, 4.3);
+        gauges.validated(per_token, per_token / bytes_per_token);
+        assert_eq!(gauges.last_losses(), [None, Some(per_token)]);
+        assert_eq!(diverged_text(gauges.last_losses(), vocab), None);
+        assert!(per_token * bytes_per_token > DIVERGED * f64::from(vocab).ln(), "bytes for tokens would show");
+    }
+
+    #[test]
+    fn a_node_that_left_because_its_training_diverged_says_so() {
+        let why = |text: &str| Some(text.to_owned());
+        assert_eq!(diverged_at(&Finish::Left, why("halted"), why("bad")), why("halted"));
+        assert_eq!(diverged_at(&Finish::Left, None, why("bad")), None, "it was asked to leave");
+        assert_eq!(diverged_at(&Finish::BudgetSpent, None, why("bad")), why("bad"));
+        assert_eq!(diverged_at(&Finish::BudgetSpent, why("halted"), None), why("halted"), "in the last round");
+        assert_eq!(diverged_at(&Finish::Fenced, why("halted"), why("bad")), None);
+    }
 
     #[test]
     fn a_model_that_is_worse_than_guessing_is_no_success() {

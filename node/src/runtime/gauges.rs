@@ -22,11 +22,15 @@ pub struct Gauges {
     reduce_started: Option<Instant>,
     reduce_seconds: f64,
     tokens_per_second: f64,
+    /// The flock's loss in its last round, in nats a token.
     pub loss: Option<f64>,
-    /// The loss on held-out text, in nats a token and a byte.
+    /// The loss on held-out text, in nats a token.
     pub validation: Option<f64>,
-    pub losses: Losses,
+    /// The same in nats a byte.
     pub validation_per_byte: Option<f64>,
+    pub losses: Losses,
+    /// The reason for which the node leaves before its time, if its training diverges.
+    pub halted: Option<String>,
     /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
     /// The catch-up under way.
@@ -49,8 +53,9 @@ impl Gauges {
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
-            losses: Losses::default(),
             validation_per_byte: None,
+            losses: Losses::default(),
+            halted: None,
             waiting: None,
             arrival: None,
             barred: None,
@@ -109,6 +114,11 @@ impl Gauges {
     pub fn validated(&mut self, loss: f64, nats_per_byte: f64) {
         (self.validation, self.validation_per_byte) = (Some(loss), Some(nats_per_byte));
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
+    }
+
+    /// The last losses, both in nats a token: in training, and on held-out text.
+    pub fn last_losses(&self) -> [Option<f64>; 2] {
+        [self.loss, self.validation]
     }
 
     pub fn reduce_started(&mut self) {

@@ -11,7 +11,7 @@ use starling_protocol::message::Phase;
 use starling_protocol::{Digest, NodeId};
 use std::time::Instant;
 
-/// Names that one look takes.
+/// Nodes whose names one look takes.
 const NAMES_MAX: usize = 256;
 
 impl Driver {
@@ -35,7 +35,8 @@ impl Driver {
         let view = self.engine.view();
         let counters = self.net.counters();
         let here = |peer: &&MemberView| peer.connected || peer.id == self.me;
-        let named = |peer: &MemberView| Some((peer.id.to_string(), self.net.name_of(&peer.id)?));
+        let other = |peer: &&MemberView| peer.connected && peer.id != self.me;
+        let named = |peer: &MemberView| (peer.id.to_string(), self.net.name_of(&peer.id));
         let me = view.members.iter().find(|peer| peer.id == self.me);
         Glance {
             lineage: (view.lineage != Digest::default()).then(|| view.lineage.to_string()),
@@ -50,7 +51,7 @@ impl Driver {
             trains: view.phase == Phase::Training,
             sent: counters.bytes_sent,
             received: counters.bytes_received,
-            names: view.members.iter().chain(&view.others).filter_map(named).take(NAMES_MAX).collect(),
+            names: view.members.iter().chain(&view.others).filter(other).map(named).take(NAMES_MAX).collect(),
         }
     }
 
@@ -85,7 +86,7 @@ fn hold_sentence(hold: &Hold, on: &str) -> String {
     format!("holding this round back for {on}: joining, with {} of the model to fetch{left}; {last}", bytes(hold.bytes))
 }
 
-/// What a node does in a phase in which it waits for nobody: `others` are the members that average with it, and the
+/// The work of a node in a phase in which it waits for nobody: `others` are the members that average with it, and the
 /// peers without a flock.
 fn phase_sentence(phase: Phase, (others, peers): (usize, usize), arrival: Option<String>) -> String {
     match phase {

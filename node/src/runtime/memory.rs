@@ -1,6 +1,7 @@
 //! Estimates the memory that a node takes, and checks that this machine has it, before any is taken.
 
-use crate::config::run_file::{model_config, trainer_options};
+use crate::config::model_table::model_config;
+use crate::config::run_file::trainer_options;
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
 use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
@@ -93,7 +94,7 @@ impl MemoryNeed {
         };
         // A machine without room for the copies may still go on for long.
         if needed.saturating_sub(self.copies) > machine.total {
-            let advice = "set a smaller model.preset or inner.batch in the run file, or take a larger machine; if a \
+            let advice = "set a smaller model.preset or inner.batch in the run file, take a larger machine, or, if a \
                           card with memory of its own trains the model, name it with --device";
             let why = format!("{}: {advice}", says(machine.total, " in all"));
             return Err(Failure::message(Code::Usage, why));

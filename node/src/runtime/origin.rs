@@ -124,7 +124,8 @@ fn on_disk(node: &NodeFile, run: &Digest) -> Option<Box<RunSpec>> {
 pub fn read_ticket(flag: &str, text: &str) -> Result<Ticket, Failure> {
     let usage = |why: String| Failure::message(Code::Usage, why);
     if text == "-" {
-        let text = from_stdin().map_err(|e| usage(format!("{flag} -: cannot read standard input: {e}")))?;
+        let cannot = |e| usage(format!("{flag} -: cannot read standard input: {}", starling_words::of(&e)));
+        let text = from_stdin().map_err(cannot)?;
         return text.parse::<Ticket>().map_err(|e| usage(format!("{flag} -: {e}")));
     }
     match text.parse::<Ticket>() {

@@ -73,7 +73,8 @@ impl Ports {
         }
         let text = toml::to_string(&self.kept).map_err(std::io::Error::other);
         if let Err(error) = text.and_then(|text| kept::write(&self.path, &text)) {
-            tracing::warn!("this node's ports cannot be kept in {}: {error}", self.path.display());
+            let why = starling_words::of(&error);
+            tracing::warn!("this node's ports cannot be kept in {}: {why}", self.path.display());
         }
     }
 }

@@ -29,6 +29,12 @@ pub struct Settings {
 impl Settings {
     /// Checks everything that can be checked without reading the text or opening the device.
     pub fn of(args: &TrainArgs, node: &NodeFile) -> Result<Self, Failure> {
+        let adopt = args.adopt_lineage.as_deref().map(lineage).transpose()?;
+        Ok(Self { adopt, ..Self::of_node(node)? })
+    }
+
+    /// The same without flags that the node file lacks.
+    pub fn of_node(node: &NodeFile) -> Result<Self, Failure> {
         node.check()?;
         let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
         let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| usage(e.into()))?.into_peers();
@@ -46,7 +52,7 @@ impl Settings {
             listen: parsed(&node.listen, "--listen", addresses::parse_listen)?,
             advertise: parsed(&node.advertise, "--advertise", addresses::parse)?,
             bootstrap,
-            adopt: args.adopt_lineage.as_deref().map(lineage).transpose()?,
+            adopt: None,
             device,
         })
     }

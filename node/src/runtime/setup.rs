@@ -20,8 +20,9 @@ use super::ticket::TicketMaker;
 use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
 use crate::cli::TrainArgs;
+use crate::config::model_table::model_config;
 use crate::config::node_file::NodeFile;
-use crate::config::run_file::{RunFile, model_config, trainer_options};
+use crate::config::run_file::{RunFile, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
@@ -58,7 +59,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let wanted = settings::Settings::of(args, &node)?;
     let asked = Asked::from_args(args, again.as_ref(), &node)?;
     if args.print_config {
-        print!("{}", settings::shown(args, &node, &asked)?);
+        terminal::put(&settings::shown(args, &node, &asked)?);
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs(&node.log, QUIET_LOGS, || terminal::Log).map_err(telemetry_failure)?;

@@ -17,8 +17,8 @@ pub fn tokenizer_file(run: &RunSource, home: &Path) -> Result<Vec<(String, Vec<u
     }
     let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
     if let Err(e) = copy(&bytes, home) {
-        let home = home.display();
-        tracing::warn!("no copy of the tokenizer in {home}: {e}; `starling generate --home` needs --tokenizer");
+        let (home, why) = (home.display(), starling_words::of(&e));
+        tracing::warn!("no copy of the tokenizer in {home}: {why}; `starling generate --home` needs --tokenizer");
     }
     Ok(vec![(TOKENIZER_FILE.into(), bytes)])
 }

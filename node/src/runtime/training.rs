@@ -78,8 +78,11 @@ impl Driver {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(loss, nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
-                let why = self.gauges.losses.validated(loss);
-                self.diverges(round, why)
+                // Text that is learned by heart raises it, too, so this is only told.
+                if let Some(why) = self.gauges.losses.validated(loss) {
+                    self.show(Event::Diverges { round, why });
+                }
+                Ok(())
             }
             TrainerEvent::Trained(trained) => {
                 self.device.rest();
@@ -122,7 +125,7 @@ impl Driver {
             seconds: trained.seconds,
         });
         let why = self.gauges.losses.trained(trained.loss, f64::from(self.spec.model.vocab).ln());
-        self.diverges(trained.round, why)?;
+        let halts = why.is_some_and(|why| self.diverges(trained.round, why));
         self.contributions.make(trained.payload, trained.delta);
         let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
         let norm_bits = trained.norm.to_bits();
@@ -143,23 +146,25 @@ impl Driver {
         if gathering {
             self.gauges.was_last();
         }
-        Ok(())
+        // The contribution is made, so the node leaves as it does when it is asked to.
+        if halts { self.feed(Input::Leave).await } else { Ok(()) }
     }
 
-    /// Says that the training diverges, and why; ends the node then, if its file says so.
-    fn diverges(&mut self, round: u64, why: Option<String>) -> Result<(), Failure> {
-        let Some(why) = why else { return Ok(()) };
+    /// Says that the training diverges, and why. Returns whether the node is to leave for that, as its file says, and
+    /// keeps the reason then.
+    fn diverges(&mut self, round: u64, why: String) -> bool {
         self.show(Event::Diverges { round, why: why.clone() });
         if !self.settings.halt_on_divergence {
-            return Ok(());
+            return false;
         }
-        let advice = "set a lower inner.lr or give more text in the run file, and start a new run; with \
+        let advice = "set a lower inner.lr or a longer inner.warmup_steps in the run file, and start a new run; with \
                       halt_on_divergence = false below [inner] in its node file a node goes on";
-        Err(Failure::message(Code::Diverged, format!("the training diverges in round {round}: {why}; {advice}")))
+        self.gauges.halted = Some(format!("the training diverges in round {round}: {why}; {advice}"));
+        true
     }
 
     /// Bytes of text a token, on average over the held-out text.
-    pub(super) fn bytes_per_token(&self) -> f64 {
+    fn bytes_per_token(&self) -> f64 {
         self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }
 }

@@ -40,7 +40,7 @@ fn glance() -> Glance {
         guests: 1,
         doing: "training".into(),
         trains: true,
-        names: vec![(ME.into(), "gpu-box".into()), (OTHER.into(), "attic".into())],
+        names: vec![(ME.into(), Some("gpu-box".into())), (OTHER.into(), Some("attic".into()))],
         ..Glance::default()
     }
 }

@@ -47,14 +47,9 @@ impl Canvas {
         bytes
     }
 
-    /// Takes the block away until [`Self::again`].
-    pub fn covered(&self, columns: usize) -> String {
+    /// The bytes that take the block away.
+    fn covered(&self, columns: usize) -> String {
         if self.is_drawn() { self.up(columns) + ERASE_BELOW } else { String::new() }
-    }
-
-    /// Puts the same block where the cursor is.
-    pub fn again(&self) -> String {
-        self.drawn.iter().map(|line| format!("{line}\n")).collect()
     }
 
     /// Moves the cursor to the first row of the block. A terminal that became narrower has wrapped its lines.
@@ -162,8 +157,10 @@ mod tests {
         let (mut canvas, mut terminal) = (Canvas::new(), Terminal::default());
         assert_eq!(canvas.covered(80), "", "nothing is there yet");
         terminal.write(&canvas.renew(&[], texts(&["round 1", "training"]), 80).expect("it is new"));
-        let (covered, again) = (canvas.covered(80), canvas.again());
-        terminal.write(&format!("{covered}WARN a disk is slow\n{again}"));
+        let erased = canvas.erase(80);
+        terminal.write(&format!("{erased}WARN a disk is slow\n"));
+        let same = texts(&["round 1", "training"]);
+        terminal.write(&canvas.renew(&[], same, 80).expect("it is not there any more"));
         assert_eq!(terminal.shown(), ["WARN a disk is slow", "round 1", "training"]);
         terminal.write(&canvas.erase(80));
         assert_eq!(terminal.shown(), ["WARN a disk is slow"]);

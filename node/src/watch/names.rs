@@ -1,8 +1,8 @@
 //! Names of nodes, which people see beside the ids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Names that are kept at a time; further ones are left out until others go.
+/// Names that are kept at a time. If there are more, those of nodes that are not here go.
 const NAMES_MAX: usize = 256;
 /// Nodes of a list that are shown one by one.
 const LISTED_MAX: usize = 4;
@@ -33,6 +33,27 @@ impl Names {
             }
         } else if self.0.len() < NAMES_MAX {
             self.0.insert(id.to_owned(), name.to_owned());
+        }
+    }
+
+    /// Takes the names of nodes that are here. One that has none there has given it up. If no room is left, names of
+    /// nodes that are not here go, but for that of this node.
+    pub fn here(&mut self, own: &str, nodes: &[(String, Option<String>)]) {
+        for (id, name) in nodes {
+            match name {
+                Some(name) => self.note(id, name),
+                None => drop(self.0.remove(id)),
+            }
+        }
+        if self.0.len() < NAMES_MAX {
+            return;
+        }
+        let here: BTreeSet<&str> = nodes.iter().map(|(id, _)| id.as_str()).chain([own]).collect();
+        self.0.retain(|id, _| here.contains(id.as_str()));
+        for (id, name) in nodes {
+            if let Some(name) = name {
+                self.note(id, name);
+            }
         }
     }
 
@@ -87,5 +108,19 @@ mod tests {
         assert_eq!(names.0.len(), NAMES_MAX);
         names.note(&ids(1)[0], "y");
         assert_eq!(names.label(&ids(1)[0]), "00000000 (y)");
+    }
+
+    #[test]
+    fn nodes_that_are_here_take_the_place_of_those_that_have_gone() {
+        let (mut names, ids) = (Names::default(), ids(NAMES_MAX + 2));
+        let (own, newcomer) = (&ids[0], &ids[NAMES_MAX + 1]);
+        ids.iter().for_each(|id| names.note(id, "x"));
+        assert_eq!(names.label(newcomer), short(newcomer), "no room yet");
+        let here = |name: Option<&str>| [(newcomer.clone(), name.map(str::to_owned))];
+        names.here(own, &here(Some("attic")));
+        assert_eq!(names.label(newcomer), labelled(newcomer, Some("attic")));
+        assert_eq!((names.label(own), names.0.len()), (labelled(own, Some("x")), 2));
+        names.here(own, &here(None));
+        assert_eq!(names.label(newcomer), short(newcomer), "it has no name any more");
     }
 }

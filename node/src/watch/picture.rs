@@ -38,8 +38,8 @@ pub struct Glance {
     /// Bytes since the start, all protocols.
     pub sent: u64,
     pub received: u64,
-    /// Names of nodes by their ids.
-    pub names: Vec<(String, String)>,
+    /// Connected nodes by their ids, each with its name if it has one.
+    pub names: Vec<(String, Option<String>)>,
 }
 
 /// The inner steps of a round.
@@ -84,19 +84,28 @@ pub struct Traffic {
 #[derive(Clone, Debug)]
 pub struct Warning {
     pub text: String,
-    /// The flock's loss and that on held-out text when it was said.
+    /// The flock's loss, that of this node's last step, and that on held-out text when it was said.
     loss: Option<f64>,
+    step_loss: Option<f64>,
     validation: Option<f64>,
 }
 
 impl Warning {
-    /// Whether the losses since then show that the training has recovered.
-    fn is_over(&self, loss: Option<f64>, validation: Option<f64>) -> bool {
+    fn new(text: String, picture: &Picture) -> Self {
+        let Picture { loss, step_loss, validation, .. } = *picture;
+        Self { text, loss, step_loss, validation }
+    }
+
+    /// Whether the losses since then show that the training has recovered. The warning may come of this node's losses or
+    /// of the flock's.
+    fn is_over(&self, picture: &Picture) -> bool {
         let is_below = |now: Option<f64>, then: Option<f64>, part: f64| match (now, then) {
             (Some(now), Some(then)) => now.is_finite() && (then.is_nan() || now < then * part),
             _ => false,
         };
-        is_below(loss, self.loss, 0.5) || is_below(validation, self.validation, 1.0)
+        is_below(picture.loss, self.loss, 0.5)
+            || is_below(picture.step_loss, self.step_loss, 0.5)
+            || is_below(picture.validation, self.validation, 1.0)
     }
 }
 
@@ -174,11 +183,11 @@ impl Picture {
             Event::Validated { loss, .. } => self.validation = Some(*loss),
             Event::Diverges { round, why } => {
                 let text = format!("the training diverges (round {round}): {why}");
-                self.warning = Some(Warning { text, loss: self.loss, validation: self.validation });
+                self.warning = Some(Warning::new(text, self));
             }
             _ => {}
         }
-        if self.warning.as_ref().is_some_and(|warning| warning.is_over(self.loss, self.validation)) {
+        if self.warning.as_ref().is_some_and(|warning| warning.is_over(self)) {
             self.warning = None;
         }
     }
@@ -219,7 +228,7 @@ impl Picture {
         if !self.ends {
             self.stage = None;
         }
-        glance.names.iter().for_each(|(id, name)| self.names.note(id, name));
+        self.names.here(&self.node, &glance.names);
         (self.glance, self.looked) = (Some(glance), Some(now));
     }
 
@@ -326,6 +335,20 @@ mod tests {
         assert!(picture.warning.is_some());
         picture.take(&validated(2.9), now);
         assert!(picture.warning.is_none(), "it falls again");
+    }
+
+    /// The flock's loss may never have been high, so that it cannot halve.
+    #[test]
+    fn a_warning_of_this_node_s_losses_ends_with_them() {
+        let (mut picture, now) = (Picture::new("1a2b".into()), Instant::now());
+        let step = |round, loss| Event::Step { round, step: 1, steps: 10, loss, tokens_per_second: 500.0 };
+        let diverges = Event::Diverges { round: 3, why: "the loss is 40".into() };
+        for event in [committed(2, 2.0), step(3, 40.0), diverges, committed(3, 2.0), step(4, 30.0)] {
+            picture.take(&event, now);
+        }
+        assert!(picture.warning.is_some());
+        picture.take(&step(5, 2.0), now);
+        assert!(picture.warning.is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The output of a running node: JSON for programs, plain lines, or a block that is renewed in place on a terminal.
 //!
 //! The driver never waits for a terminal that shows the block: a thread of its own draws, a few times a second at most
-//! and only when something has changed.
+//! and only when something has changed. For a reader of JSON or plain lines it does wait.
 
 use super::event::{Event, Line};
 use super::names::Names;
@@ -23,6 +23,10 @@ const TICK: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks at the engine.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time that the thread that draws has for its end: a terminal that is stopped (Ctrl-S) takes nothing.
+const CLOSING: Duration = Duration::from_secs(1);
+/// Time between two looks at whether it has ended.
+const CLOSING_LOOK: Duration = Duration::from_millis(5);
 /// Lines that wait to be drawn; the oldest go first.
 const ABOVE_MAX: usize = 256;
 
@@ -52,36 +56,48 @@ struct Shared {
     bell: Condvar,
 }
 
-/// What is to be shown.
+/// The content of the screen, shown and waiting.
 struct Board {
     picture: Picture,
     /// Lines that are to be written above the block.
     above: VecDeque<String>,
-    /// When an event's line that tells how far something is was last written, and when a line of the whole progress.
+    /// The times at which an event's line that tells how far something is was last written, and a line of the whole
+    /// progress.
     told: Option<Instant>,
     progress: Option<Instant>,
     /// The node has said that it begins to train.
     begun: bool,
     changed: bool,
     closed: bool,
+    /// The thread that draws has ended, so that lines are written as they come.
+    ended: bool,
 }
 
 impl Screen {
     /// `node` is the full id.
     pub fn new(node: String, name: Option<&str>, json: bool) -> Self {
-        let mut picture = Picture::new(node.clone());
-        if let Some(name) = name {
-            picture.names.note(&node, name);
+        let picture = || {
+            let mut picture = Picture::new(node.clone());
+            if let Some(name) = name {
+                picture.names.note(&node, name);
+            }
+            picture
+        };
+        let plain = if json { Mode::Json } else { Mode::Lines };
+        let mode = if !json && terminal::shows_block() { Mode::Block } else { plain };
+        let mut shared = Arc::new(Shared::new(picture(), mode));
+        let mut thread = None;
+        if mode == Mode::Block {
+            let drawn = shared.clone();
+            match std::thread::Builder::new().name("screen".into()).spawn(move || keep_drawn(&drawn)) {
+                Ok(started) => thread = Some(started),
+                Err(e) => {
+                    let why = starling_words::of(&e);
+                    tracing::warn!("the terminal gets plain lines: no thread starts that could draw: {why}");
+                    shared = Arc::new(Shared::new(picture(), plain));
+                }
+            }
         }
-        let mut shared = Shared::new(picture, if json { Mode::Json } else { Mode::Lines });
-        if json || !terminal::shows_block() {
-            return Self { shared: Arc::new(shared), thread: None, looked: None };
-        }
-        shared.mode = Mode::Block;
-        let shared = Arc::new(shared);
-        let drawn = shared.clone();
-        let thread = std::thread::Builder::new().name("screen".into()).spawn(move || keep_drawn(&drawn));
-        let thread = thread.inspect_err(|e| tracing::warn!("the terminal shows nothing: {e}; use --json")).ok();
         Self { shared, thread, looked: None }
     }
 
@@ -147,13 +163,18 @@ impl Screen {
         self.shared.board().picture.names.note(id, name);
     }
 
-    /// Takes the block away, and writes what still waits. Later lines are written as they come.
+    /// Takes the block away, and writes what still waits. Later lines are written as they come, unless the terminal is
+    /// stopped: then they are dropped, and the thread that draws is let go.
     pub fn close(&mut self) {
         self.shared.board().closed = true;
         self.shared.bell.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        let deadline = Instant::now() + CLOSING;
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(CLOSING_LOOK);
+        }
+        if thread.is_finished() && thread.join().is_err() {
+            self.shared.board().ended = true;
             terminal::erase();
         }
     }
@@ -196,7 +217,7 @@ impl Shared {
 
     /// Writes lines, or leaves them to the thread that draws.
     fn write(&self, mut board: MutexGuard<'_, Board>, lines: Vec<String>) {
-        if self.mode != Mode::Block || board.closed {
+        if self.mode != Mode::Block || board.ended {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
             if !text.is_empty() {
                 terminal::put(&text);
@@ -236,10 +257,12 @@ fn keep_drawn(shared: &Shared) {
         // The driver must not wait for the terminal.
         drop(board);
         terminal::renew(&above, block, columns);
-        if closed {
+        board = shared.board();
+        if closed && board.above.is_empty() {
+            board.ended = true;
             return;
         }
-        board = shared.wait(shared.board(), RENEW_EVERY, |board| !board.closed);
+        board = shared.wait(board, RENEW_EVERY, |board| !board.closed);
     }
 }
 
@@ -254,7 +277,16 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 
 impl Board {
     fn new(picture: Picture) -> Self {
-        Self { picture, above: VecDeque::new(), told: None, progress: None, begun: false, changed: true, closed: false }
+        Self {
+            picture,
+            above: VecDeque::new(),
+            told: None,
+            progress: None,
+            begun: false,
+            changed: true,
+            closed: false,
+            ended: false,
+        }
     }
 
     /// Takes an event in; returns the lines that it is worth.
@@ -342,7 +374,34 @@ mod tests {
         let shared = Arc::new(Shared::new(Picture::new("1a2b".into()), Mode::Block));
         shared.board().closed = true;
         // It draws nothing: there is neither a line nor a block.
-        keep_drawn(&shared);
-        assert!(!shared.board().changed);
+        let drawn = shared.clone();
+        let thread = std::thread::spawn(move || keep_drawn(&drawn));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert!(thread.is_finished() && thread.join().is_ok());
+        let board = shared.board();
+        assert!(!board.changed && board.ended);
+    }
+
+    #[test]
+    fn a_terminal_that_is_stopped_holds_up_no_end() {
+        let shared = Arc::new(Shared::new(Picture::new("1a2b".into()), Mode::Block));
+        let (go_on, stopped) = std::sync::mpsc::sync_channel::<()>(1);
+        let thread = Some(std::thread::spawn(move || {
+            let _ = stopped.recv();
+        }));
+        let mut screen = Screen { shared, thread, looked: None };
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let closing = std::thread::spawn(move || {
+            screen.close();
+            // Nobody writes it: its thread would wait for the terminal.
+            screen.line("too late");
+            tell.send(screen.shared.board().above.len())
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(1));
+        drop(go_on);
+        assert!(closing.join().is_ok_and(|sent| sent.is_ok()));
     }
 }

@@ -319,7 +319,10 @@ pub fn ask_within(home: &Path, question: Question, patience: Duration) -> anyhow
     stream.set_read_timeout(Some(patience))?;
     writeln!(stream, "{}", serde_json::to_string(&question)?)?;
     let mut line = String::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).context("the node did not answer in time")?;
+    let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line);
+    // The system has one number for an answer that is late and for a thread that cannot start.
+    let late = |e: std::io::Error| if e.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { e };
+    read.map_err(late).context("the node did not answer in time")?;
     serde_json::from_str(&line).context("the node's answer does not parse: it may be of another version")
 }
 

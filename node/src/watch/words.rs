@@ -29,7 +29,9 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// One line without characters that move the cursor or the order of letters. Texts of peers are tamed where they
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = |c: char| {
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars()
         .map(|c| {
             if c == '\n' {
@@ -212,6 +214,7 @@ mod tests {
     #[test]
     fn no_text_moves_the_cursor_or_turns_letters_round() {
         assert_eq!(tame("a\x1b[2Jb\rc\nd\u{202e}e\u{2069}f\u{9b}g"), "a?[2Jb?c d?e?f?g");
+        assert_eq!(tame("a\u{61c}b\u{2028}c\u{2029}d"), "a?b?c?d");
         assert_eq!(tame("/home/müller/模型"), "/home/müller/模型");
     }
 

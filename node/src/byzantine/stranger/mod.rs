@@ -75,9 +75,8 @@ fn tell(world: &World) {
     let counts = [&tally.identities, &tally.sessions, &tally.ended, &tally.served, &tally.streams];
     let [identities, sessions, ended, served, streams] = counts.map(|n| n.load(Relaxed));
     let [answered, refused] = [&tally.answered, &tally.refused].map(|n| n.load(Relaxed));
-    println!(
-        "{}",
-        json!({"event": "strangers", "identities": identities, "sessions": sessions, "ended": ended, "served": served,
-               "streams": streams, "answered": answered, "refused": refused, "known": world.known().len()})
-    );
+    let line = json!({"event": "strangers", "identities": identities, "sessions": sessions, "ended": ended,
+                      "served": served, "streams": streams, "answered": answered, "refused": refused,
+                      "known": world.known().len()});
+    crate::watch::terminal::put(&format!("{line}\n"));
 }

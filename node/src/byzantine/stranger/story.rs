@@ -1,6 +1,6 @@
 //! The story of one identity: a head, records and snapshots.
 
-use crate::config::run_file::model_config;
+use crate::config::model_table::model_config;
 use crate::net::fetch::Link;
 use starling_protocol::message::{Certificate, Head, Phase};
 use starling_protocol::record::Record;

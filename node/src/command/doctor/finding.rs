@@ -43,9 +43,10 @@ impl Finding {
         Self { check, verdict, finding: finding.into(), mend: Some(mend.into()) }
     }
 
-    /// From a message of the node. These say what to do after their last colon.
+    /// From a message of the node. These say what to do after their last semicolon, or after their last colon if there
+    /// is none.
     pub fn told(check: &'static str, verdict: Verdict, message: &str) -> Self {
-        match message.rsplit_once(": ") {
+        match message.rsplit_once("; ").or_else(|| message.rsplit_once(": ")) {
             Some((finding, mend)) => Self::new(check, verdict, finding, mend),
             None => Self::new(check, verdict, message, "see `starling train --help`"),
         }
@@ -95,8 +96,11 @@ mod tests {
     fn a_message_is_split_where_its_advice_begins() {
         let message = "/ip4/0.0.0.0/tcp/1 is in use: another process listens there; stop it";
         let found = Finding::told("port", Verdict::Bad, message);
-        assert_eq!(found.finding, "/ip4/0.0.0.0/tcp/1 is in use");
-        assert_eq!(found.mend.as_deref(), Some("another process listens there; stop it"));
+        assert_eq!(found.finding, "/ip4/0.0.0.0/tcp/1 is in use: another process listens there");
+        assert_eq!(found.mend.as_deref(), Some("stop it"));
+        let found = Finding::told("disk", Verdict::Bad, "the disk is too small: free some space, or name another");
+        assert_eq!(found.finding, "the disk is too small");
+        assert_eq!(found.mend.as_deref(), Some("free some space, or name another"));
         assert_eq!(Finding::told("port", Verdict::Bad, "no").finding, "no");
     }
 

@@ -16,7 +16,7 @@ const DIAL_BOUND: Duration = Duration::from_secs(5);
 /// The time for a test from outside: peers give up an address after ten seconds.
 const VISIT_BOUND: Duration = Duration::from_secs(20);
 
-/// Who named an address.
+/// The one that named an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Bootstrap,
@@ -39,7 +39,7 @@ pub fn ticket(text: &str) -> (Finding, Vec<PeerAddress>) {
 fn read_ticket(text: &str) -> Result<Ticket, String> {
     match text.parse::<Ticket>() {
         Err(_) if Path::new(text).is_file() => {
-            let text = config_file::read(Path::new(text)).map_err(|e| format!("{e}: check the path"))?;
+            let text = config_file::read(Path::new(text)).map_err(|e| e.to_string())?;
             text.trim().parse::<Ticket>().map_err(|e| e.to_string())
         }
         parsed => parsed.map_err(|e| e.to_string()),

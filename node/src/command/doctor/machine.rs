@@ -181,27 +181,32 @@ fn of_limit(limit: Option<u64>) -> Finding {
     }
 }
 
+/// A port that the node of this machine has.
+fn held(what: impl std::fmt::Display) -> Finding {
+    Finding::good("port", format!("{what}: the node that is running has it"))
+}
+
 /// The addresses that the node would listen on.
-pub fn ports(listen: &[Multiaddr], metrics: &str, is_running: bool) -> Vec<Finding> {
-    let held = |what: &dyn std::fmt::Display| Finding::good("port", format!("{what}: the node that is running has it"));
+pub fn ports(listen: &[Multiaddr], is_running: bool) -> Vec<Finding> {
     let of_address = |address: &Multiaddr| match can_listen(address) {
         Ok(true) => Finding::good("port", format!("{address} is free")),
         Ok(false) => Finding::good("port", format!("{address} is a place on a relay")),
         Err(_) if is_running => held(address),
         Err(error) => Finding::told("port", Bad, &error.to_string()),
     };
-    let mut found: Vec<Finding> = listen.iter().map(of_address).collect();
+    listen.iter().map(of_address).collect()
+}
+
+/// The port for metrics, if the node could not have it or has it.
+pub fn metrics(metrics: &str, is_running: bool) -> Option<Finding> {
     // Port 0 is never in use; other values are names for none, or a start refuses them.
-    if let Some(at) = metrics.parse::<SocketAddr>().ok().filter(|at| at.port() != 0)
-        && let Err(error) = TcpListener::bind(at)
-    {
-        let mend = "choose another --metrics, or `off`";
-        found.push(match is_running {
-            true => held(&at),
-            false => Finding::new("port", Bad, format!("metrics at {at}: {error}"), mend),
-        });
+    let at = metrics.parse::<SocketAddr>().ok().filter(|at| at.port() != 0)?;
+    let error = TcpListener::bind(at).err()?;
+    if is_running {
+        return Some(held(at));
     }
-    found
+    let what = format!("metrics at {at}: {}", starling_words::of(&error));
+    Some(Finding::new("port", Bad, what, "choose another --metrics, or `off`"))
 }
 
 #[cfg(test)]

@@ -91,10 +91,11 @@ fn a_port_that_another_process_has_is_bad_and_that_of_the_own_node_is_good() {
     let at = taken.local_addr().expect("its address");
     let address = |text: String| -> Multiaddr { text.parse().expect("an address") };
     let listen = [address("/ip4/127.0.0.1/udp/0/quic-v1".into()), address(format!("/ip4/127.0.0.1/tcp/{}", at.port()))];
-    let verdicts =
-        |metrics: &str, is_running| ports(&listen, metrics, is_running).iter().map(verdict).collect::<Vec<_>>();
-    assert_eq!(verdicts("off", false), [Good, Bad]);
-    assert_eq!(verdicts("127.0.0.1:0", true), [Good, Good]);
-    assert_eq!(verdicts(&at.to_string(), false), [Good, Bad, Bad]);
-    assert_eq!(verdicts(&at.to_string(), true), [Good, Good, Good]);
+    let verdicts = |is_running| ports(&listen, is_running).iter().map(verdict).collect::<Vec<_>>();
+    assert_eq!((verdicts(false), verdicts(true)), (vec![Good, Bad], vec![Good, Good]));
+    assert_eq!((metrics("off", false), metrics("127.0.0.1:0", true)), (None, None));
+    let bad = metrics(&at.to_string(), false).expect("it is taken");
+    assert_eq!(verdict(&bad), Bad);
+    assert!(bad.finding.ends_with("another process listens there"), "{bad:?}");
+    assert_eq!(metrics(&at.to_string(), true).as_ref().map(verdict), Some(Good));
 }

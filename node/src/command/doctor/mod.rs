@@ -8,14 +8,15 @@ use crate::cli::DoctorArgs;
 use crate::config::node_file::{NodeFile, runs_folder};
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
-use crate::runtime::{Trains, check_run_file};
+use crate::runtime::{Ports, Settings, Trains, check_run_file};
 use crate::watch::status::{Answer, Question, ask, running_homes};
+use crate::watch::terminal;
 use anyhow::Context;
 use finding::Verdict::{self, Bad};
 use finding::{Finding, Report};
 use flock::Source;
 use libp2p::Multiaddr;
-use starling_bootstrap::addresses::{self, AddressError, BootstrapList, PeerAddress};
+use starling_bootstrap::addresses::PeerAddress;
 use starling_kernels::DeviceChoice;
 use starling_protocol::run::RunSpec;
 use std::path::Path;
@@ -29,23 +30,16 @@ const THREADS: usize = 2;
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let report = Report::new(findings(args)?);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).context("cannot print the findings")?);
+        terminal::put(&(serde_json::to_string_pretty(&report).context("cannot print the findings")? + "\n"));
     } else {
-        print!("{}", report.text());
+        terminal::put(&report.text());
     }
     Ok(if report.verdict == Bad { ExitCode::from(Code::Refused as u8) } else { ExitCode::SUCCESS })
 }
 
-/// The settings that a node would have.
-struct Settings {
-    node: NodeFile,
-    device: DeviceChoice,
-    listen: Vec<Multiaddr>,
-    bootstrap: Vec<PeerAddress>,
-}
-
 fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
-    let Settings { node, device, listen, bootstrap } = settings(args)?;
+    let node = node_file(args)?;
+    let Settings { listen, bootstrap, device, .. } = Settings::of_node(&node)?;
     let opening = machine::Opening::start(device, node.threads);
     let (run, of_run) = args.run.as_deref().map(run_file).unzip();
     let (named, spec) = run.flatten().unzip();
@@ -66,17 +60,18 @@ fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     found.push(machine::disk(spec.as_ref(), &node, &home));
     found.push(machine::clock(&home));
     found.push(machine::descriptors());
-    let ports = machine::ports(&listen, &node.metrics, is_running);
+    let listen = Ports::of(&home, listen).listen();
+    let ports = machine::ports(&listen, is_running);
     let are_free = !is_running && ports.iter().all(|port| port.verdict == Verdict::Good);
     found.extend(ports);
+    found.extend(machine::metrics(&node.metrics, is_running));
     found.push(opening.finding());
     found.extend(of_others(args, bootstrap, listen, are_free)?);
     Ok(found)
 }
 
-/// The node file with the flags over it, each value read as a start reads it.
-fn settings(args: &DoctorArgs) -> Result<Settings, Failure> {
-    let usage = |why: String| Failure::message(Code::Usage, why);
+/// The node file with the flags over it.
+fn node_file(args: &DoctorArgs) -> Result<NodeFile, Failure> {
     let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
     if !args.listen.is_empty() {
         node.listen = args.listen.clone();
@@ -90,11 +85,7 @@ fn settings(args: &DoctorArgs) -> Result<Settings, Failure> {
     if let Some(device) = &args.device {
         node.device = device.clone();
     }
-    let device = node.device.parse::<DeviceChoice>().map_err(|e| usage(format!("--device: {e}")))?;
-    let listen: Result<Vec<Multiaddr>, AddressError> = node.listen.iter().map(|text| addresses::parse(text)).collect();
-    let listen = listen.map_err(|e| usage(format!("--listen: {e}")))?;
-    let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
-    Ok(Settings { node, device, listen, bootstrap })
+    Ok(node)
 }
 
 /// The run's name and specification, if its file can be used, and the finding about it.
@@ -152,11 +143,48 @@ mod tests {
 
     /// The findings for these flags, on the CPU and with a home of their own.
     fn found(home: &Path, flags: &[&str]) -> Vec<Finding> {
+        tried(home, flags).unwrap_or_else(|failure| panic!("{}", failure.error))
+    }
+
+    fn tried(home: &Path, flags: &[&str]) -> Result<Vec<Finding>, Failure> {
         let home = home.to_string_lossy();
         let line = ["starling", "doctor", "--device", "cpu", "--home", &home];
         let cli = Cli::parse_from(line.iter().chain(flags).copied());
         let Command::Doctor(args) = cli.command else { panic!("another command") };
-        findings(&args).unwrap_or_else(|failure| panic!("{}", failure.error))
+        findings(&args)
+    }
+
+    #[test]
+    fn settings_are_those_of_a_start() {
+        let home = tempfile::tempdir().expect("a folder");
+        let file = home.path().join("node.toml");
+        for wrong in ["metrics = \"here\"", "log = \"==\"", "advertise = [\"here\"]", "threads = 100000"] {
+            std::fs::write(&file, wrong).expect("written");
+            let failure = tried(home.path(), &["--config", &file.to_string_lossy()]).expect_err(wrong);
+            assert_eq!(failure.code, Code::Usage, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_ports_are_those_that_the_node_keeps() {
+        let home = tempfile::tempdir().expect("a folder");
+        let bound = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port_of = |listener: &std::net::TcpListener| listener.local_addr().expect("its address").port();
+        // Another process has the port for metrics, which is no port of the network.
+        let (foreign, first, second) = (bound(), bound(), bound());
+        let [taken, port, closed] = [&foreign, &first, &second].map(port_of);
+        drop((first, second));
+        let kept = format!("\"/ip4/127.0.0.1/tcp/0\" = {port}\n");
+        std::fs::write(home.path().join("ports.toml"), kept).expect("written");
+        let file = home.path().join("node.toml");
+        std::fs::write(&file, format!("metrics = \"127.0.0.1:{taken}\"\n")).expect("written");
+        let file = file.to_string_lossy();
+        let nobody = format!("/ip4/127.0.0.1/tcp/{closed}/p2p/{}", libp2p::PeerId::random());
+        let flags = ["--config", &file, "--listen", "/ip4/127.0.0.1/tcp/0", "--bootstrap", &nobody];
+        let all = found(home.path(), &flags);
+        let said = |words: &str| all.iter().any(|finding| finding.finding.contains(words));
+        assert!(said(&format!("/tcp/{port} is free")) && said("no peer answers"), "{all:?}");
+        assert_eq!(verdict_on("port", &all), Some(Bad));
     }
 
     fn verdict_on(check: &str, findings: &[Finding]) -> Option<Verdict> {

@@ -8,11 +8,11 @@ use crate::cli::NewArgs;
 use crate::config::flock_tables::{AdmissionName, node_id};
 use crate::config::node_file::{NodeFile, runs_folder};
 use crate::config::run_file::{DataTable, RunFile, tokenizer_choice};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, is_full_disk};
 use crate::runtime::Machine;
 use crate::watch::screen::bytes as human_bytes;
+use crate::watch::terminal;
 use answers::{Asked, Asker, admission, count, short};
-use anyhow::Context;
 use sizes::Size;
 use starling_bootstrap::config_file::nearest;
 use starling_bootstrap::identity;
@@ -20,8 +20,8 @@ use starling_data::{CRATES_SOURCE, Tokenizer, default_sources, text_bytes};
 use starling_protocol::Digest;
 use starling_protocol::limits::RUN_NAME_CHARS_MAX;
 use starling_protocol::run::DataSpec;
-use std::fs::OpenOptions;
-use std::io::{BufRead, IsTerminal, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use written::Choice;
@@ -37,7 +37,7 @@ pub fn run(args: &NewArgs) -> Result<ExitCode, Failure> {
     let is_person = input.is_terminal();
     let mut out = std::io::stderr();
     let mut asker = Asker::new(is_person.then_some(&mut input as &mut dyn BufRead), &mut out);
-    print!("{}", written_by(args, &mut asker)?);
+    terminal::put(&written_by(args, &mut asker)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -250,18 +250,40 @@ fn is_there(path: &Path) -> Failure {
 
 /// Writes the file; one that is there is replaced only with `force`.
 fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).create_new(!force);
-    let file = match options.open(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Err(is_there(path)),
-        file => file,
+    let written = match force && path.exists() {
+        true if path.is_file() => replace(path, text),
+        // A device is written to as it is.
+        true => fs::write(path, text),
+        false => create(path, text),
     };
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("cannot write {}: name another file", path.display()))?;
-    Ok(())
+    written.map_err(|e| {
+        if e.kind() == ErrorKind::AlreadyExists {
+            return is_there(path);
+        }
+        let advice = if is_full_disk(&e) { "free some space" } else { "name another file" };
+        let why = format!("cannot write {}: {}; {advice}", path.display(), starling_words::of(&e));
+        Failure::from(anyhow::Error::new(e).context(why))
+    })
 }
 
-/// What was written, and the commands that come next.
+/// Writes a file that is not there yet, and leaves none that is cut.
+fn create(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+/// Puts another file in the place of one that is there, which stays if that fails.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A link stays one.
+    let path = path.canonicalize()?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    create(&beside, text)?;
+    let replaced = fs::metadata(&path).and_then(|old| fs::set_permissions(&beside, old.permissions()));
+    replaced.and_then(|()| fs::rename(&beside, &path)).inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+/// Says what was written, and the commands that come next.
 fn next(args: &NewArgs, choice: &Choice, path: &Path, available: Option<u64>) -> String {
     let size = &choice.size;
     let who = match choice.admission {

@@ -63,6 +63,25 @@ fn a_file_that_is_there_stays_unless_it_is_forced_away() {
     let forced = ["--data", text.as_str(), "--size", "3m", "--force"];
     place.new_run(&forced, None).unwrap_or_else(|failure| panic!("{}", failure.error));
     assert_eq!(place.written().model.preset, "3m");
+    let entries = std::fs::read_dir(place.0.path()).expect("a folder").flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["run.toml", "text.txt"], "nothing is left beside it");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_with_the_reason_and_what_fits_it() {
+    let place = Place::new();
+    let gone = write(place.path("gone/run.toml").as_ref(), "a", false).expect_err("no such folder");
+    assert!(gone.error.to_string().ends_with("no such file or folder; name another file"), "{}", gone.error);
+    assert_eq!(gone.code, Code::Refused);
+    let there = write(place.path("text.txt").as_ref(), "a", false).expect_err("it is there");
+    assert_eq!(there.code, Code::Usage);
+    if cfg!(target_os = "linux") {
+        let full = write(Path::new("/dev/full"), "a", true).expect_err("it is always full");
+        assert_eq!(full.code, Code::DiskFull);
+        assert!(full.error.to_string().ends_with("the disk is full; free some space"), "{}", full.error);
+    }
 }
 
 #[test]

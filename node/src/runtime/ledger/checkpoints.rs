@@ -72,7 +72,8 @@ impl Worker {
             store.write_checkpoint(&path, &source, must)
         });
         if let Err((Order::Checkpoint(order), e)) = begun {
-            self.tell(order.purpose, order.asked, &Err(format!("there is no thread to write it: {e}")));
+            let why = format!("there is no thread to write it: {}", starling_words::of(&e));
+            self.tell(order.purpose, order.asked, &Err(why));
         }
     }
 
@@ -123,7 +124,7 @@ impl Worker {
         outcome: &CheckpointOutcome,
     ) {
         for asked in asked {
-            // Who asked may have gone.
+            // The one that asked may have gone.
             let _ = asked.send(outcome.clone());
         }
         // If the driver is gone, the node is ending.

@@ -53,7 +53,8 @@ impl Worker {
             store.write_snapshot_of(kind, &state.record, &state.schema, state)
         });
         if let Err((_, e)) = begun {
-            tracing::warn!("no snapshot was written: cannot start a thread for it: {e}");
+            let why = starling_words::of(&e);
+            tracing::warn!("no snapshot was written: cannot start a thread for it: {why}");
         }
     }
 

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
-/// How long a snapshot may still take when the node ends. Then it is given up: the one before and the updates since lead to the same state.
+/// The time that a snapshot may still take when the node ends. Then it is given up: the one before and the updates since
+/// lead to the same state.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is written, and for whom.
+/// The thing that is written, and those that wait for it.
 pub enum Order {
     Snapshot(SnapshotOrder),
     Checkpoint(CheckpointOrder),
@@ -34,7 +35,7 @@ pub struct SnapshotOrder {
 /// The purpose of a checkpoint.
 pub struct CheckpointOrder {
     pub purpose: CheckpointPurpose,
-    /// What it will be when it is written.
+    /// The checkpoint as it will be when it is written.
     pub made: CheckpointMade,
     /// It takes the place of one whose state was no longer there.
     pub is_second: bool,
