@@ -2,6 +2,7 @@
 
 use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
+use super::signals::asked_to_leave;
 use super::trainer::TrainerEvent;
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
@@ -17,31 +18,49 @@ const DIVERGED: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
-    /// Ends the node: a checkpoint is written, peers get the last record, then everything is dropped.
+    /// Ends the node: it writes a checkpoint, its peers get the last record, then everything is dropped.
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
         // What the last validation shows is told, and ends nothing any more.
         self.settings.halt_on_divergence = false;
         if finish == Finish::Left {
-            self.leaving_checkpoint(queues).await?;
-        }
-        if finish == Finish::BudgetSpent {
-            self.final_checkpoint(queues).await?;
-            let sequences = self.settings.validate_sequences;
-            self.device.validate(sequences);
-            self.farewell(queues, sequences > 0).await?;
+            // The trainer saves its moments beside the checkpoint.
+            self.device.end();
         }
         self.residuals.save().await;
+        // A node whose last work fails is closed in order as well.
+        let worked = match finish {
+            Finish::Left => self.leaving_checkpoint(queues).await,
+            Finish::BudgetSpent => self.last_work(queues).await,
+            Finish::Fenced | Finish::RunMismatch { .. } => Ok(()),
+        };
         let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
         self.show(Event::Finished { reason });
         self.screen.close();
         self.net.shutdown().await;
+        worked?;
         match diverged {
             Some(why) => Err(Failure::message(Code::Diverged, why)),
             None => Ok(finish),
         }
+    }
+
+    /// Writes the model that the run ends with, and gives peers the last record. Asked to leave, the node does no more of
+    /// it.
+    async fn last_work(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+        let written = tokio::select! {
+            written = self.final_checkpoint(queues) => written,
+            () = asked_to_leave() => return Err(self.left_without_checkpoint()),
+        };
+        let sequences = self.settings.validate_sequences;
+        self.device.validate(sequences);
+        let told = tokio::select! {
+            told = self.farewell(queues, sequences > 0) => told,
+            () = asked_to_leave() => Ok(()),
+        };
+        written.and(told)
     }
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
