@@ -1,6 +1,6 @@
 //! `starling checkpoint now | list | verify | export`.
 
-use super::at_rest::open_at_rest;
+use super::at_rest::{open_at_rest, require_home};
 use super::export::export;
 use super::trained::{Trained, WRITING, load, open};
 use crate::cli::CheckpointCommand;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     match command {
         CheckpointCommand::Now(args) => now(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
-        CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?),
+        CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
             println!(
@@ -75,10 +75,11 @@ fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
     Ok((path, record.round, true))
 }
 
-fn list(home: &Path) {
+fn list(home: &Path) -> Result<(), Failure> {
     let folder = checkpoints_folder(home);
     let found = list_checkpoints(&folder);
     if found.is_empty() {
+        require_home(home)?;
         println!(
             "no checkpoints in {}: a node writes one when its run or the node ends, and as [checkpoint] in the node \
              file says; `starling checkpoint now` writes one of its present state",
@@ -95,4 +96,5 @@ fn list(home: &Path) {
             Err(e) => println!("{path}  not readable: {e}"),
         }
     }
+    Ok(())
 }

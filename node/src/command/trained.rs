@@ -63,9 +63,9 @@ impl Trained {
         };
         let Some((folder, manifest)) = newest_checkpoint(&checkpoints_folder(home)) else { return Err(failure) };
         eprintln!(
-            "the present state of the node in {} cannot be had ({:#}); its newest checkpoint, of round {}, is taken",
+            "the present state of the node in {} cannot be had ({}); its newest checkpoint, of round {}, is taken",
             home.display(),
-            failure.error,
+            starling_words::of_chain(failure.error.chain()),
             manifest.round
         );
         Self::of_checkpoint(&folder)

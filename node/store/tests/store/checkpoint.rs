@@ -334,7 +334,7 @@ fn a_checkpoint_that_cannot_fit_costs_no_history() {
     history.snapshot(&store);
     history.commit(&store);
     drop(store);
-    let taken = files(home.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    let taken: u64 = files(home.path()).iter().map(|path| fs::metadata(path).map_or(0, |file| file.len())).sum();
     let store = Store::open(home.path(), StoreOptions { max_bytes: taken, ..options() }).unwrap().store;
     let kept = || {
         let snapshots: Vec<u64> = store.snapshots().iter().map(|(seq, _)| *seq).collect();
