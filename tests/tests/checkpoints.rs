@@ -140,7 +140,7 @@ fn a_node_at_rest_has_a_checkpoint_of_its_disk_and_an_export_writes_over_nothing
     assert!(refused.code == Some(1) && refused.stderr.contains("--force"), "{}", refused.stderr);
     let checkpoint = path.to_string_lossy();
     let refused = bench.starling(&["checkpoint", "export", &home, "--output", &checkpoint, "--force"]);
-    assert!(refused.code == Some(1) && refused.stderr.contains("is a checkpoint"), "{}", refused.stderr);
+    assert!(refused.code == Some(1) && refused.stderr.contains("belongs to a checkpoint"), "{}", refused.stderr);
     bench.succeeds(&["checkpoint", "verify", &checkpoint]);
     bench.succeeds(&["checkpoint", "export", &home, "--output", &to_text, "--force"]);
     let beside = std::fs::read_dir(bench.folder.path()).expect("a folder").flatten();

@@ -31,10 +31,8 @@ pub fn export(trained: &Trained, output: &Path, force: bool, tokenizer: Option<&
     let is_alone = output.extension().is_some_and(|end| end == WEIGHTS_ALONE);
     let folder = if is_alone { output.parent() } else { Some(output) };
     if let Some(what) = folder.filter(|_| output.exists()).and_then(precious) {
-        let why = format!(
-            "{} is {what}, which this would destroy: name another place with --output",
-            folder.unwrap_or(output).display()
-        );
+        let output = output.display();
+        let why = format!("{output} belongs to {what}, which this would destroy: name another place with --output");
         return Err(Failure::message(Code::Refused, why));
     }
     let beside = if is_alone { Vec::new() } else { small_files(trained, &model, tokenizer)? };
@@ -49,7 +47,7 @@ pub fn export(trained: &Trained, output: &Path, force: bool, tokenizer: Option<&
 fn precious(folder: &Path) -> Option<&'static str> {
     let has = |name: &str| folder.join(name).exists();
     if has("run.spec") {
-        return Some("a node's folder");
+        return Some("a node");
     }
     has("manifest.json").then_some("a checkpoint")
 }
@@ -184,7 +182,7 @@ mod tests {
     fn a_checkpoint_and_a_nodes_folder_are_not_written_over_whatever_the_flags() {
         let folder = tempfile::tempdir().expect("a folder");
         let trained = Trained::untrained();
-        for (mark, words) in [("manifest.json", "is a checkpoint"), ("run.spec", "is a node's folder")] {
+        for (mark, words) in [("manifest.json", "belongs to a checkpoint"), ("run.spec", "belongs to a node")] {
             let there = folder.path().join(mark.replace('.', "-"));
             std::fs::create_dir(&there).expect("a folder");
             let weights = there.join("model.safetensors");

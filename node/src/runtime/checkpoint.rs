@@ -96,8 +96,8 @@ impl Driver {
         failure
     }
 
-    /// Writes a checkpoint before the node leaves, if it has a state, the disk is fast enough and nobody asks it again to
-    /// leave. Without one the node leaves all the same.
+    /// Writes a checkpoint before the node leaves, if it has a state, the disk is fast enough and nobody asks it again
+    /// to leave. Without one the node leaves all the same.
     pub(super) async fn leaving_checkpoint(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         if self.settings.is_null || self.state.head().record.lineage == Digest::default() {
             return Ok(());

@@ -62,8 +62,8 @@ pub async fn specification(
     })
 }
 
-/// Asks every node that is reached, until one sends the bytes with the ticket's digest. Ctrl-C keeps its default action,
-/// since nothing is on the disk yet: a process that waits for that signal once does not get the action back.
+/// Asks every node that is reached, until one sends the bytes with the ticket's digest. Ctrl-C keeps its default
+/// action, since nothing is on the disk yet: a process that waits for that signal once does not get the action back.
 async fn ask(net: &NetHandle, events: &mut NetEvents, ticket: &Ticket) -> Result<Vec<u8>, Failure> {
     let began = Instant::now();
     let mut tell_at = began + TELL_EVERY;

@@ -72,8 +72,8 @@ impl DiskNeed {
         ])
     }
 
-    /// The most that the node takes without a bound, with the checkpoints that stay, two that somebody has asked for, and
-    /// one that is being written.
+    /// The most that the node takes without a bound, with the checkpoints that stay, two that somebody has asked for,
+    /// and one that is being written.
     pub fn most(&self) -> u64 {
         let [_, states] = STATES;
         let [_, ahead] = UPDATES_AHEAD;

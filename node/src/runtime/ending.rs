@@ -47,8 +47,8 @@ impl Driver {
         }
     }
 
-    /// Writes the model that the run ends with, and gives peers the last record. Asked to leave, the node does no more of
-    /// it.
+    /// Writes the model that the run ends with, and gives peers the last record. A node that is asked to leave stops
+    /// doing so.
     async fn last_work(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         let written = tokio::select! {
             written = self.final_checkpoint(queues) => written,

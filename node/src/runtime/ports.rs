@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn a_question_asks_for_no_place_at_a_relay() {
-        let listen = parse(&["/ip4/0.0.0.0/tcp/7400", "/ip4/0.0.0.0/udp/7400/quic-v1", &format!("{RELAY}/p2p-circuit")]);
+        let relayed = format!("{RELAY}/p2p-circuit");
+        let listen = parse(&["/ip4/0.0.0.0/tcp/7400", "/ip4/0.0.0.0/udp/7400/quic-v1", &relayed]);
         let free: Vec<Multiaddr> = listen.iter().filter_map(any_port).collect();
         assert_eq!(free, parse(&["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"]));
     }

@@ -48,8 +48,8 @@ pub fn newest_checkpoint(folder: &Path) -> Option<(PathBuf, CheckpointManifest)>
 }
 
 /// Removes the oldest of a node's own checkpoints until `keep` of them are left with the one at `written`, which is the
-/// newest whatever the clock says, and beside those that are `spared`. Those of `first` go before older ones. Folders with
-/// other names stay, and so do those that cannot be read. Returns how many went.
+/// newest whatever the clock says, and beside those that are `spared`. Those of `first` go before older ones. Folders
+/// with other names stay, and so do those that cannot be read. Returns how many went.
 ///
 /// # Errors
 /// [`StoreError::Io`] for one that cannot be removed; the others stay, too.
@@ -89,8 +89,9 @@ fn is_own(path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes a checkpoint into this store's folder. Old snapshots and updates give way to it if the folder has a bound.
-    /// One that `must` be there may take the folder over its bound, and the disk's last bytes.
+    /// Writes a checkpoint into this store's folder. Old snapshots and updates give way to it if the folder has a bound
+    /// that it fits into without them. One that `must` be there may take the folder over its bound, and the disk's last
+    /// bytes.
     ///
     /// # Errors
     /// As [`export_checkpoint`]; [`StoreError::OverBound`] and [`StoreError::Full`] before anything is written.

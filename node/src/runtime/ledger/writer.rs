@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
-/// How long a snapshot may still take when the node ends. Then it is given up: the one before and the updates since lead
-/// to the same state.
+/// How long a snapshot may still take when the node ends. Then it is given up: the one before and the updates since
+/// lead to the same state.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
 /// A snapshot or a checkpoint that is to be written.
@@ -103,8 +103,8 @@ impl Writer {
         self.writing.as_ref().map(|writing| Arc::clone(&writing.frozen))
     }
 
-    /// Begins to write the present state as `work` does. A [`Job::Written`] comes when it ends. The caller has seen that
-    /// none is being written.
+    /// Begins to write the present state as `work` does. A [`Job::Written`] comes when it ends. The caller has seen
+    /// that none is being written.
     ///
     /// # Errors
     /// The order again, if there is no thread for it.
