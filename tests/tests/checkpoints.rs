@@ -100,7 +100,7 @@ fn a_run_without_an_end_has_checkpoints_and_its_model_can_be_used_meanwhile() {
     assert_eq!(last("checkpoint"), last("committed"), "it leaves with a checkpoint of its last record");
     assert!(events.iter().all(|e| e["event"] != "checkpoint_failed"), "{}", node.last_words());
     let names = bench.checkpoints();
-    assert!((2..=3).contains(&names.len()), "two, and perhaps the one that was asked for last: {names:?}");
+    assert!((2..=4).contains(&names.len()), "two, and perhaps the two that were asked for last: {names:?}");
 
     // The folder of a node at rest has the same model.
     let at_rest = bench.succeeds(&["eval", "--home", &home, &bench.text()]);
@@ -138,6 +138,10 @@ fn a_node_at_rest_has_a_checkpoint_of_its_disk_and_an_export_writes_over_nothing
     assert!(to.join("model.safetensors").is_file());
     let refused = bench.starling(&["checkpoint", "export", &home, "--output", &to_text]);
     assert!(refused.code == Some(1) && refused.stderr.contains("--force"), "{}", refused.stderr);
+    let checkpoint = path.to_string_lossy();
+    let refused = bench.starling(&["checkpoint", "export", &home, "--output", &checkpoint, "--force"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("belongs to a checkpoint"), "{}", refused.stderr);
+    bench.succeeds(&["checkpoint", "verify", &checkpoint]);
     bench.succeeds(&["checkpoint", "export", &home, "--output", &to_text, "--force"]);
     let beside = std::fs::read_dir(bench.folder.path()).expect("a folder").flatten();
     let hidden: Vec<_> = beside.map(|e| e.file_name()).filter(|n| n.to_string_lossy().starts_with('.')).collect();

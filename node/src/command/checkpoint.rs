@@ -1,6 +1,6 @@
 //! `starling checkpoint now | list | verify | export`.
 
-use super::at_rest::open_at_rest;
+use super::at_rest::{open_at_rest, require_home};
 use super::export::export;
 use super::trained::{Trained, WRITING, load, open};
 use crate::cli::CheckpointCommand;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     match command {
         CheckpointCommand::Now(args) => now(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
-        CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?),
+        CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
             terminal::put(&format!(
@@ -76,10 +76,11 @@ fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
     Ok((path, record.round, true))
 }
 
-fn list(home: &Path) {
+fn list(home: &Path) -> Result<(), Failure> {
     let folder = checkpoints_folder(home);
     let found = list_checkpoints(&folder);
     if found.is_empty() {
+        require_home(home)?;
         terminal::put(&format!(
             "no checkpoints in {}: a node writes one when its run or the node ends, and as [checkpoint] in the node \
              file says; `starling checkpoint now` writes one of its present state\n",
@@ -96,4 +97,5 @@ fn list(home: &Path) {
             Err(e) => terminal::put(&format!("{path}  not readable: {e}\n")),
         }
     }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! `starling checkpoint export`: a model in the shape in which Hugging Face's libraries read Llama.
 //!
-//! The parameters have Llama's names, shapes and places already: matrices are `[out, in]`, and element i of a head turns
-//! with element i + head_dim / 2, as `transformers` has it. So nothing is permuted.
+//! The parameters have Llama's names, shapes and places already: matrices are `[out, in]`, and element i of a head
+//! turns with element i + head_dim / 2, as `transformers` has it. So nothing is permuted.
 
 use super::trained::Trained;
 use crate::config::model_table::model_config;
@@ -30,12 +30,27 @@ pub fn export(trained: &Trained, output: &Path, force: bool, tokenizer: Option<&
     }
     let model = model_config(&trained.spec.model);
     let is_alone = output.extension().is_some_and(|end| end == WEIGHTS_ALONE);
+    let folder = if is_alone { output.parent() } else { Some(output) };
+    if let Some(what) = folder.filter(|_| output.exists()).and_then(precious) {
+        let output = output.display();
+        let why = format!("{output} belongs to {what}, which this would destroy: name another place with --output");
+        return Err(Failure::message(Code::Refused, why));
+    }
     let beside = if is_alone { Vec::new() } else { small_files(trained, &model, tokenizer)? };
     interruptible(output, || write(trained, &model, output, (is_alone, &beside)))?;
     let (parameters, round) = (trained.theta.len(), trained.record.round);
     let what = if is_alone { "the weights" } else { "model.safetensors, config.json and tokenizer" };
     terminal::put(&format!("wrote {parameters} parameters of round {round} to {} ({what})\n", output.display()));
     Ok(())
+}
+
+/// The content of a folder that nobody may write over.
+fn precious(folder: &Path) -> Option<&'static str> {
+    let has = |name: &str| folder.join(name).exists();
+    if has("run.spec") {
+        return Some("a node");
+    }
+    has("manifest.json").then_some("a checkpoint")
 }
 
 fn write(
@@ -162,5 +177,29 @@ mod tests {
         for (key, value) in expected {
             assert_eq!(shown[key], value, "{key}");
         }
+    }
+
+    #[test]
+    fn a_checkpoint_and_a_nodes_folder_are_not_written_over_whatever_the_flags() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trained = Trained::untrained();
+        for (mark, words) in [("manifest.json", "belongs to a checkpoint"), ("run.spec", "belongs to a node")] {
+            let there = folder.path().join(mark.replace('.', "-"));
+            std::fs::create_dir(&there).expect("a folder");
+            let weights = there.join("model.safetensors");
+            for file in [&there.join(mark), &weights] {
+                std::fs::write(file, b"years of work").expect("written");
+            }
+            for output in [&there, &weights] {
+                let refused = export(&trained, output, true, None).expect_err("it would be destroyed");
+                let said = refused.error.to_string();
+                assert!(refused.code == Code::Refused && said.contains(words) && said.contains("--output"), "{said}");
+            }
+            assert_eq!(std::fs::read(&weights).expect("it is there"), b"years of work");
+        }
+        let fine = folder.path().join("fine");
+        std::fs::create_dir(&fine).expect("a folder");
+        export(&trained, &fine, true, None).expect("nothing precious is in it");
+        assert!(fine.join("config.json").is_file());
     }
 }

@@ -54,8 +54,8 @@ impl Trained {
         Self::of(spec, (record, schema), state.theta, (folder.join(TOKENIZER_FILE), source))
     }
 
-    /// The newest state of a node that can be had. A running node writes a checkpoint of it; that of a node at rest is on
-    /// its disk. If neither can be had, its newest checkpoint is taken.
+    /// The newest state of a node that can be had. A running node writes a checkpoint of it; that of a node at rest is
+    /// on its disk. If neither can be had, its newest checkpoint is taken.
     fn of_home(home: &Path) -> Result<Self, Failure> {
         let newest = if is_running(home) { of_running(home) } else { Self::at_rest(home) };
         let failure = match newest {
@@ -64,9 +64,9 @@ impl Trained {
         };
         let Some((folder, manifest)) = newest_checkpoint(&checkpoints_folder(home)) else { return Err(failure) };
         eprintln!(
-            "the present state of the node in {} cannot be had ({:#}); its newest checkpoint, of round {}, is taken",
+            "the present state of the node in {} cannot be had ({}); its newest checkpoint, of round {}, is taken",
             home.display(),
-            failure.error,
+            starling_words::of_chain(failure.error.chain()),
             manifest.round
         );
         Self::of_checkpoint(&folder)

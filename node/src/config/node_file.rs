@@ -157,6 +157,16 @@ impl NodeFile {
         Ok(file)
     }
 
+    /// The same settings, with the well-known peers and the cache of `before` where these name none: a node that lost its
+    /// peers would found a flock of its own.
+    pub fn completed_from(mut self, before: &Self) -> Self {
+        if self.bootstrap.is_empty() {
+            self.bootstrap.clone_from(&before.bootstrap);
+        }
+        self.cache = self.cache.or_else(|| before.cache.clone());
+        self
+    }
+
     /// The name that this machine shows beside the node's id: the one that the user gave, or the machine's own. Others
     /// are told only the former.
     pub fn shown_name(&self) -> Option<String> {

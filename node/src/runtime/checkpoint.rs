@@ -1,12 +1,15 @@
 //! Checkpoints as the driver has them written: when the node ends, and when somebody asks. The ledger knows when others
 //! are due.
 
+use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
-use super::ledger::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply};
+use super::ledger::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade};
+use super::signals::asked_to_leave;
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use crate::watch::status::Answer;
 use starling_protocol::Digest;
+use starling_protocol::engine::io::Input;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -23,7 +26,7 @@ impl Driver {
                 Ok(Ok(CheckpointMade { path, seq, round, is_new })) => {
                     Answer::Checkpoint { path: path.display().to_string(), seq, round, is_new }
                 }
-                Ok(Err(message)) => Answer::Error { message },
+                Ok(Err(NotMade { why, .. })) => Answer::Error { message: why },
                 Err(_) => Answer::Error { message: "the node is shutting down".into() },
             };
             // The one that asked may have gone.
@@ -40,41 +43,68 @@ impl Driver {
                     self.show(Event::Checkpoint { path: path.display().to_string(), round });
                 }
             }
-            Err(reason) => {
-                metrics::counter!("starling_checkpoints_failed_total").increment(1);
-                self.show(Event::CheckpointFailed { reason });
-            }
+            Err(NotMade { why, .. }) => self.show_no_checkpoint(why),
         }
     }
 
-    /// Writes the model that the run ends with.
+    fn show_no_checkpoint(&mut self, reason: String) {
+        metrics::counter!("starling_checkpoints_failed_total").increment(1);
+        self.show(Event::CheckpointFailed { reason });
+    }
+
+    /// The reason with the way to a checkpoint of the same state.
+    fn with_advice(&self, reason: &str) -> String {
+        let home = self.settings.home.display();
+        format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it")
+    }
+
+    /// Writes the model that the run ends with. Peers are answered meanwhile.
     ///
     /// # Errors
     /// It was not written.
     pub(super) async fn final_checkpoint(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         self.ledger(Job::Checkpoint { purpose: CheckpointPurpose::Budget, asked: None }).await?;
-        while let Some(done) = queues.ledger_done.recv().await {
-            match done {
-                LedgerReply::Checkpoint { purpose: purpose @ CheckpointPurpose::Budget, outcome } => {
-                    let failed = outcome.as_ref().err().map(|e| format!("the final checkpoint was not written: {e}"));
-                    self.show_checkpoint(purpose, outcome);
-                    return failed.map_or(Ok(()), |why| Err(Failure::message(Code::Refused, why)));
-                }
-                other => self.ledger_done(other).await?,
+        let mut alarm = Alarm::default();
+        loop {
+            tokio::select! {
+                done = queues.ledger_done.recv() => match done {
+                    Some(LedgerReply::Checkpoint { purpose: purpose @ CheckpointPurpose::Budget, outcome }) => {
+                        let failed = outcome.as_ref().err().map(not_written);
+                        self.show_checkpoint(purpose, outcome);
+                        return failed.map_or(Ok(()), Err);
+                    }
+                    Some(other) => self.ledger_done(other).await?,
+                    None => {
+                        let why = "the ledger thread stopped; see the message before";
+                        return Err(Failure::message(Code::StoreDamaged, why));
+                    }
+                },
+                Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                // No round is wanted any more, and the trainer must not wait for its reader.
+                Some(_) = queues.trainer_events.recv() => {}
+                () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
         }
-        Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before"))
     }
 
-    /// Writes a checkpoint before the node leaves, if it has a state, the disk is fast enough and nobody asks it again to
-    /// leave. Without one the node leaves all the same.
+    /// Shows that the node leaves without the model that the run ends with, since it was asked to; the failure says so
+    /// as well.
+    pub(super) fn left_without_checkpoint(&mut self) -> Failure {
+        let why = self.with_advice("the node was asked to leave while it was written");
+        let failure = not_written(&NotMade { why: why.clone(), code: Code::Refused });
+        self.show_no_checkpoint(why);
+        failure
+    }
+
+    /// Writes a checkpoint before the node leaves, if it has a state, the disk is fast enough and nobody asks it again
+    /// to leave. Without one the node leaves all the same.
     pub(super) async fn leaving_checkpoint(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         if self.settings.is_null || self.state.head().record.lineage == Digest::default() {
             return Ok(());
         }
         self.ledger(Job::Checkpoint { purpose: CheckpointPurpose::Leaving, asked: None }).await?;
         self.screen.line("writing a checkpoint before leaving (asked again, the node leaves at once)");
-        let mut again = Box::pin(super::signals::asked_to_leave());
+        let mut again = Box::pin(asked_to_leave());
         let until = tokio::time::Instant::now() + LEAVING;
         let late = || format!("it is not written within {} s", LEAVING.as_secs());
         let reason = loop {
@@ -94,10 +124,12 @@ impl Driver {
                 () = tokio::time::sleep_until(until) => break late(),
             }
         };
-        let home = self.settings.home.display().to_string();
-        let advice = format!("the state is on the disk: `starling checkpoint now --home {home}` writes one of it");
-        let reason = format!("{reason}; {advice}");
-        self.show_checkpoint(CheckpointPurpose::Leaving, Err(reason));
+        let reason = self.with_advice(&reason);
+        self.show_no_checkpoint(reason);
         Ok(())
     }
+}
+
+fn not_written(not: &NotMade) -> Failure {
+    Failure::message(not.code, format!("the final checkpoint was not written: {}", not.why))
 }

@@ -4,6 +4,7 @@ use super::trainer::{Job, TrainerHandle};
 use crate::exit::{Code, Failure};
 use starling_protocol::Digest;
 use starling_protocol::record::Span;
+use tokio::sync::mpsc;
 
 /// A round that the engine wants trained.
 #[derive(Clone)]
@@ -32,11 +33,13 @@ pub struct Device {
     /// missing shard or a stop can start it again.
     pub wanted: Option<WantedRound>,
     pub work: Option<Work>,
+    /// The trainer gets no more jobs.
+    ended: bool,
 }
 
 impl Device {
     pub fn new(trainer: TrainerHandle) -> Self {
-        Self { trainer, wanted: None, work: None }
+        Self { trainer, wanted: None, work: None, ended: false }
     }
 
     pub fn want(&mut self, wanted: WantedRound) {
@@ -78,14 +81,43 @@ impl Device {
         self.halt();
     }
 
+    /// Ends the trainer, which saves its moments then. Further jobs are left undone.
+    pub fn end(&mut self) {
+        self.close();
+        self.ended = true;
+        // The queue of jobs has no sender any more.
+        self.trainer.jobs = mpsc::channel(1).0;
+    }
+
     /// Has the committed parameters validated on this many sequences, after the job at hand.
     pub fn validate(&self, sequences: usize) {
         let _ = self.trainer.jobs.try_send(Job::Validate { sequences });
     }
 
     pub async fn start(&mut self, work: Work, job: Job) -> Result<(), Failure> {
+        if self.ended {
+            return Ok(());
+        }
         self.work = Some(work);
         let sent = self.trainer.jobs.send(job).await;
         sent.map_err(|_| Failure::message(Code::Refused, "the trainer thread stopped; see the message before"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc::error::TryRecvError;
+
+    #[tokio::test]
+    async fn a_trainer_that_is_ended_has_no_jobs_to_wait_for_and_gets_none() {
+        let (trainer, mut jobs) = TrainerHandle::of_nobody();
+        let mut device = Device::new(trainer);
+        device.start(Work::Beside, Job::Validate { sequences: 1 }).await.expect("there is room");
+        assert!(matches!(jobs.try_recv(), Ok(Job::Validate { .. })));
+        assert!(matches!(jobs.try_recv(), Err(TryRecvError::Empty)), "it waits for more");
+        device.end();
+        assert!(matches!(jobs.try_recv(), Err(TryRecvError::Disconnected)), "it may save its moments");
+        device.start(Work::Beside, Job::Validate { sequences: 1 }).await.expect("left undone, and no failure");
     }
 }

@@ -62,18 +62,15 @@ pub async fn specification(
     })
 }
 
-/// Asks every node that is reached, until one sends the bytes with the ticket's digest.
+/// Asks every node that is reached, until one sends the bytes with the ticket's digest. Ctrl-C keeps its default
+/// action, since nothing is on the disk yet: a process that waits for that signal once does not get the action back.
 async fn ask(net: &NetHandle, events: &mut NetEvents, ticket: &Ticket) -> Result<Vec<u8>, Failure> {
     let began = Instant::now();
     let mut tell_at = began + TELL_EVERY;
     let mut look = tokio::time::interval(LOOK);
     let mut search = Search::new();
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
-            _ = &mut interrupted => {
-                return Err(Failure::message(Code::Refused, "interrupted while asking for the run's specification"));
-            }
             event = events.recv() => if event.is_none() {
                 return Err(Failure::message(Code::Refused, "the network stopped; see the log"));
             },
@@ -173,27 +170,31 @@ mod tests {
         assert!(said.contains("7401"), "{said}");
     }
 
+    fn options(run: Digest, bootstrap: Vec<PeerAddress>, spec: Option<Vec<u8>>) -> NetOptions {
+        let hidden = spec.is_none();
+        NetOptions {
+            run,
+            listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")],
+            advertise: Vec::new(),
+            bootstrap,
+            mdns: false,
+            relay: false,
+            name: None,
+            hidden,
+            source: Arc::new(Serves(spec)),
+            verify: None,
+        }
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_specification_comes_from_a_peer_of_the_ticket_and_must_be_its_runs() {
         let right = wire::encode_spec(&starling_protocol::sample::spec());
         let run = wire::spec_digest(&right);
-        let mut addresses = Vec::new();
-        let mut kept = Vec::new();
+        let (mut addresses, mut peers, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         // The first lies.
-        for spec in [vec![7; 64], right] {
+        for spec in [vec![7; 64], right.clone()] {
             let node = Identity::generate().expect("a key");
-            let options = NetOptions {
-                run,
-                listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")],
-                advertise: Vec::new(),
-                bootstrap: Vec::new(),
-                mdns: false,
-                relay: false,
-                name: None,
-                hidden: false,
-                source: Arc::new(Serves(spec)),
-                verify: None,
-            };
+            let options = options(run, Vec::new(), Some(spec));
             let (net, mut events) = Network::start(&node, options).expect("a network");
             let address = loop {
                 if let NetEvent::Listening { address } = events.recv().await.expect("it listens") {
@@ -201,19 +202,36 @@ mod tests {
                 }
             };
             addresses.push(addresses::split(&address).expect("a whole address"));
+            peers.push(node.node_id());
             kept.push((net, events));
         }
+        let asker = Identity::generate().expect("a key");
+        let (net, mut events) = Network::start(&asker, options(run, addresses.clone(), None)).expect("a network");
+        let both = async {
+            let mut up = BTreeSet::new();
+            while up.len() < peers.len() {
+                if let NetEvent::PeerUp { peer } = events.recv().await.expect("the network runs") {
+                    up.insert(peer);
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("both are reached");
+        assert_eq!(fetch(&net, peers[0], run).await, (peers[0], None), "it sends another specification");
+        assert_eq!(fetch(&net, peers[1], run).await, (peers[1], Some(right)));
+        net.shutdown().await;
+
         let ticket = Ticket { run, addresses, admission: None };
         let found = specification(&ticket, Vec::new(), (Vec::new(), false)).await;
         assert_eq!(found.expect("the second tells the truth"), starling_protocol::sample::spec());
     }
 
-    struct Serves(Vec<u8>);
+    /// A specification, or nothing.
+    struct Serves(Option<Vec<u8>>);
 
     impl FetchSource for Serves {
         fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
-            match request {
-                FetchRequest::Spec => Ok(self.0.clone().into()),
+            match (request, &self.0) {
+                (FetchRequest::Spec, Some(spec)) => Ok(spec.clone().into()),
                 _ => Err(FetchRefusal::NotFound),
             }
         }

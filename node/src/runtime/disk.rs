@@ -72,13 +72,13 @@ impl DiskNeed {
         ])
     }
 
-    /// The most that the node takes without a bound, with the checkpoints that stay, one that somebody has asked for, and one
-    /// that is being written.
+    /// The most that the node takes without a bound, with the checkpoints that stay, two that somebody has asked for,
+    /// and one that is being written.
     pub fn most(&self) -> u64 {
         let [_, states] = STATES;
         let [_, ahead] = UPDATES_AHEAD;
         sum([
-            self.checkpoints.saturating_add(states + 2).saturating_mul(self.state),
+            self.checkpoints.saturating_add(states + 3).saturating_mul(self.state),
             self.rounds.saturating_mul(2).saturating_add(ahead).saturating_mul(self.update),
             // Those on the disk stay until new ones are written.
             self.moments.saturating_mul(2),
@@ -133,7 +133,7 @@ impl DiskNeed {
                  or the folder's already ({}): set store.max_gib to {:.1} or less in the node file, and older snapshots go \
                  in time, or set a lower checkpoint.keep",
                 human_bytes(most),
-                self.checkpoints.saturating_add(2),
+                self.checkpoints.saturating_add(3),
                 human_bytes(self.state),
                 human_bytes(there),
                 // Never less than what the next start asks for.

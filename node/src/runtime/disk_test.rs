@@ -32,8 +32,8 @@ fn known_models_take_what_their_vectors_and_updates_take() {
         assert_eq!(need.update, p + 2 * p.div_ceil(256), "{preset}");
         let beside = 16 * MIB;
         assert_eq!(need.least(), 3 * 8 * p + 18 * need.update + beside, "{preset}");
-        // Four snapshots and four checkpoints, old and new moments, and two vectors of lineages that parted.
-        assert_eq!(need.most(), (64 + 16 + 8) * p + 37 * need.update + 2 * beside, "{preset}");
+        // Four snapshots and five checkpoints, old and new moments, and two vectors of lineages that parted.
+        assert_eq!(need.most(), (72 + 16 + 8) * p + 37 * need.update + 2 * beside, "{preset}");
     }
 }
 
@@ -101,7 +101,7 @@ fn what_a_start_prints_is_bounded_by_the_setting() {
     let unbounded = DiskNeed::of(&spec, 16, true).most();
     assert_eq!(most(&NodeFile::default()), unbounded);
     assert_eq!(most(&bounded(1000.0)), unbounded);
-    assert!((45 * MIB..46 * MIB).contains(&unbounded), "{unbounded}");
+    assert!((46 * MIB..47 * MIB).contains(&unbounded), "{unbounded}");
     let mut keeps_ten = NodeFile::default();
     keeps_ten.checkpoint.keep = 10;
     assert_eq!(most(&keeps_ten), unbounded + 8 * DiskNeed::of(&spec, 16, true).state);

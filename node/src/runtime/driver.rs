@@ -12,7 +12,7 @@ use super::matter::{Matter, Outcome};
 use super::notice::{hold_text, ids};
 use super::reduction::Reductions;
 use super::residuals::Residuals;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::trainer::{self, TrainerEvent, TrainerHandle};
 use super::undurable::Undurable;
 use super::variant::{Desk, Variants};
@@ -35,8 +35,6 @@ use tokio::sync::mpsc;
 
 /// Results of background work that may wait.
 const RESULTS_MAX: usize = 256;
-/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
-const CLOSING: Duration = Duration::from_secs(7);
 /// Time after which a wait is shown.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
 /// A round that waits for newcomers is shown again after this time.
@@ -168,8 +166,9 @@ impl Driver {
                 Err(failure)
             }
         };
+        let reports = std::mem::replace(&mut queues.trainer_events, mpsc::channel(1).1);
         drop(queues);
-        end_of(threads).await;
+        signals::end_of(threads, reports).await;
         finish
     }
 
@@ -360,21 +359,5 @@ impl Driver {
 
     pub(super) fn show(&mut self, event: Event) {
         self.screen.show(&event);
-    }
-}
-
-/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger does its last write. The store
-/// must be closed before the process ends, or RocksDB's own threads outlive the data that they use.
-async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
-    let deadline = Instant::now() + CLOSING;
-    for thread in threads {
-        while !thread.is_finished() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if !thread.is_finished() {
-            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
-        } else if thread.join().is_err() {
-            tracing::error!("a thread of the node panicked; see the message before");
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
+use super::signals::asked_to_leave;
 use super::trainer::TrainerEvent;
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
@@ -17,30 +18,48 @@ const DIVERGED: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
-    /// Ends the node: a checkpoint is written, peers get the last record, then everything is dropped.
+    /// Ends the node: it writes a checkpoint, its peers get the last record, then everything is dropped.
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
         if finish == Finish::Left {
-            self.leaving_checkpoint(queues).await?;
-        }
-        if finish == Finish::BudgetSpent {
-            self.final_checkpoint(queues).await?;
-            let sequences = self.settings.validate_sequences;
-            self.device.validate(sequences);
-            self.farewell(queues, sequences > 0).await?;
+            // The trainer saves its moments beside the checkpoint.
+            self.device.end();
         }
         self.residuals.save().await;
+        // A node whose last work fails is closed in order as well.
+        let worked = match finish {
+            Finish::Left => self.leaving_checkpoint(queues).await,
+            Finish::BudgetSpent => self.last_work(queues).await,
+            Finish::Fenced | Finish::RunMismatch { .. } => Ok(()),
+        };
         let diverged = diverged_at(&finish, self.gauges.halted.take(), self.diverged());
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
         self.show(Event::Finished { reason });
         // The peers' connections end first: a terminal may take its time.
         self.net.shutdown().await;
         self.screen.close();
+        worked?;
         match diverged {
             Some(why) => Err(Failure::message(Code::Diverged, why)),
             None => Ok(finish),
         }
+    }
+
+    /// Writes the model that the run ends with, and gives peers the last record. A node that is asked to leave stops
+    /// doing so.
+    async fn last_work(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+        let written = tokio::select! {
+            written = self.final_checkpoint(queues) => written,
+            () = asked_to_leave() => return Err(self.left_without_checkpoint()),
+        };
+        let sequences = self.settings.validate_sequences;
+        self.device.validate(sequences);
+        let told = tokio::select! {
+            told = self.farewell(queues, sequences > 0) => told,
+            () = asked_to_leave() => Ok(()),
+        };
+        written.and(told)
     }
 
     /// Why the model is of no use, if its last losses show that the training has diverged.

@@ -64,7 +64,7 @@ impl Asked {
             (None, None, Some(ticket)) => {
                 let bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
                 let listen = node.listen.iter().filter_map(|text| text.parse::<Multiaddr>().ok());
-                let ways = (listen.map(|address| any_port(&address)).collect(), node.mdns);
+                let ways = (listen.filter_map(|address| any_port(&address)).collect(), node.mdns);
                 let spec = directions::specification(ticket, bootstrap.into_peers(), ways).await?;
                 RunSource::Spec(Box::new(spec))
             }

@@ -57,6 +57,10 @@ impl Ports {
 
     /// The node listens at this address: keeps its port, if the system chose it.
     pub fn note(&mut self, address: &Multiaddr) {
+        if is_relayed(address) {
+            // The port is the relay's.
+            return;
+        }
         let Some(port) = port_of(address) else { return };
         if self.asked.iter().any(|asked| port_of(asked) == Some(port) && kind(asked) == kind(address)) {
             // The user named this one.
@@ -110,9 +114,13 @@ fn holds(asked: &Multiaddr, address: &Multiaddr) -> bool {
     ip_of(asked).is_some_and(|ip| ip.is_unspecified() || Some(ip) == ip_of(address))
 }
 
-/// The address with a port that the system chooses.
-pub fn any_port(address: &Multiaddr) -> Multiaddr {
-    with_port(address, 0)
+/// The address with a port that the system chooses; none for an address at a relay, whose port is the relay's.
+pub fn any_port(address: &Multiaddr) -> Option<Multiaddr> {
+    (!is_relayed(address)).then(|| with_port(address, 0))
+}
+
+fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| matches!(part, Protocol::P2pCircuit))
 }
 
 fn with_port(address: &Multiaddr, port: u16) -> Multiaddr {
@@ -135,6 +143,8 @@ fn is_free(address: &Multiaddr) -> bool {
 mod tests {
     use super::*;
 
+    const RELAY: &str = "/ip4/192.0.2.7/tcp/7401/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp";
+
     fn parse(list: &[&str]) -> Vec<Multiaddr> {
         list.iter().map(|text| text.parse().expect("an address")).collect()
     }
@@ -155,6 +165,8 @@ mod tests {
             // The port that was named, and a listener that nobody asked for.
             "/ip4/127.0.0.1/tcp/7400".to_owned(),
             "/ip6/::1/tcp/1".to_owned(),
+            // A place at a relay.
+            format!("{RELAY}/p2p-circuit"),
             format!("/ip4/127.0.0.1/tcp/{tcp}"),
             format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"),
         ] {
@@ -170,5 +182,13 @@ mod tests {
 
         std::fs::write(home.path().join(FILE), "nonsense").expect("written");
         assert_eq!(Ports::of(home.path(), asked()).listen(), asked(), "a damaged file costs the ports only");
+    }
+
+    #[test]
+    fn a_question_asks_for_no_place_at_a_relay() {
+        let relayed = format!("{RELAY}/p2p-circuit");
+        let listen = parse(&["/ip4/0.0.0.0/tcp/7400", "/ip4/0.0.0.0/udp/7400/quic-v1", &relayed]);
+        let free: Vec<Multiaddr> = listen.iter().filter_map(any_port).collect();
+        assert_eq!(free, parse(&["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"]));
     }
 }

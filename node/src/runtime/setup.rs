@@ -96,9 +96,10 @@ fn telemetry_failure(error: TelemetryError) -> Failure {
 
 /// The node file, or the settings of the start that is repeated, with the flags over it.
 fn node_file(args: &TrainArgs, again: Option<&Again>) -> Result<NodeFile, Failure> {
-    let mut node = match &args.config {
-        Some(path) => NodeFile::load(path)?,
-        None => again.map(|again| again.node.clone()).unwrap_or_default(),
+    let mut node = match (&args.config, again) {
+        (None, again) => again.map(|again| again.node.clone()).unwrap_or_default(),
+        (Some(path), None) => NodeFile::load(path)?,
+        (Some(path), Some(again)) => NodeFile::load(path)?.completed_from(&again.node),
     };
     let replace = |target: &mut Vec<String>, flags: &[String]| {
         if !flags.is_empty() {
@@ -340,10 +341,12 @@ fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -> Re
     ))
 }
 
+/// The folder is told to other processes, which may run elsewhere, so its path is absolute.
 fn checkpoint_plan(node: &NodeFile, home: &Path) -> Result<CheckpointPlan, Failure> {
     let table = &node.checkpoint;
     let every = table.every().map_err(|why| Failure::message(Code::Usage, why))?;
-    Ok(CheckpointPlan { folder: checkpoints_folder(home), every, keep: table.keep })
+    let folder = checkpoints_folder(&std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf()));
+    Ok(CheckpointPlan { folder, every, keep: table.keep })
 }
 
 /// The folder of a node's checkpoints.
@@ -446,5 +449,45 @@ pub fn home_of(run: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Failu
         (Some(home), _) => Ok(home.to_path_buf()),
         (None, Some(run)) => Ok(NodeFile::default().home_for(&RunFile::load(run)?.name)),
         (None, None) => Err(Failure::message(Code::Usage, "say which node: give --run RUN.toml or --home DIR")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn arguments(text: &str) -> TrainArgs {
+        match Cli::try_parse_from(text.split(' ')).expect("it parses").command {
+            Command::Train(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn another_node_file_for_a_known_node_leaves_its_peers_and_its_cache() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("node.toml");
+        let kept = NodeFile { bootstrap: vec!["kept".into()], cache: Some("kept".into()), ..NodeFile::default() };
+        let again = Again { ticket: None, node: kept, run: None };
+        let args = arguments(&format!("starling train --home h --config {}", path.display()));
+        let settings = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            let node = node_file(&args, Some(&again)).expect("it is sound");
+            (node.bootstrap, node.cache, node.device)
+        };
+        let other = settings("device = \"cpu\"");
+        assert_eq!(other, (vec!["kept".to_owned()], Some("kept".into()), "cpu".to_owned()));
+        let (bootstrap, cache, _) = settings("bootstrap = [\"new\"]\ncache = \"new\"");
+        assert_eq!((bootstrap, cache), (vec!["new".to_owned()], Some("new".into())));
+        let flag = TrainArgs { bootstrap: vec!["flag".into()], ..args };
+        assert_eq!(node_file(&flag, Some(&again)).expect("it is sound").bootstrap, ["flag"]);
+    }
+
+    #[test]
+    fn checkpoints_are_named_from_the_root() {
+        let plan = checkpoint_plan(&NodeFile::default(), Path::new("relative/home")).expect("the default is sound");
+        assert!(plan.folder.is_absolute() && plan.folder.ends_with("relative/home/checkpoints"), "{:?}", plan.folder);
     }
 }

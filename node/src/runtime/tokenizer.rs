@@ -1,4 +1,5 @@
-//! The file of the run's tokenizer. It goes into checkpoints, and lies in the node's folder for those who use the model.
+//! The file of the run's tokenizer. It goes into checkpoints, and lies in the node's folder for those who use the
+//! model.
 
 use super::origin::RunSource;
 use crate::exit::Failure;
@@ -8,8 +9,8 @@ use std::path::Path;
 /// Its name in checkpoints, in the node's folder and in exported models.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// The tokenizer's file by name, if the run has one here: none for byte-level tokens, and for a node that came by ticket.
-/// Leaves a copy in the node's folder.
+/// The tokenizer's file by name, if the run has one here: none for byte-level tokens, and for a node that came by
+/// ticket. Leaves a copy in the node's folder.
 pub fn tokenizer_file(run: &RunSource, home: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let RunSource::File(file) = run else { return Ok(Vec::new()) };
     if file.data.tokenizer == "bytes" {

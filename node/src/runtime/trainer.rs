@@ -93,6 +93,14 @@ impl TrainerHandle {
         Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
     }
 
+    /// A handle without a thread, and the queue of its jobs.
+    #[cfg(test)]
+    pub fn of_nobody() -> (Self, mpsc::Receiver<Job>) {
+        let ((jobs, queue), (_, events)) = (mpsc::channel(JOBS_MAX), mpsc::channel(EVENTS_MAX));
+        let (generation, cut) = (Arc::default(), Arc::default());
+        (Self { jobs, events, generation, cut, thread: None }, queue)
+    }
+
     /// Stops the round that runs, and returns the next generation.
     pub fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1

@@ -92,8 +92,23 @@ impl Store {
         if self.fits(needed) {
             return Ok(());
         }
-        let needed = self.bytes_taken().saturating_add(needed);
-        Err(StoreError::OverBound { path: self.path().to_path_buf(), needed, max: self.options.max_bytes })
+        Err(self.over_bound(self.bytes_taken().saturating_add(needed)))
+    }
+
+    /// Checks that so many bytes more would fit into the bound without all that is old. Drops nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::OverBound`] when they would not.
+    pub(crate) fn require_bound_without_old(&self, needed: u64) -> Result<(), StoreError> {
+        if self.options.max_bytes == 0 {
+            return Ok(());
+        }
+        let needed = self.bytes_that_stay()?.saturating_add(needed);
+        if needed <= self.options.max_bytes { Ok(()) } else { Err(self.over_bound(needed)) }
+    }
+
+    fn over_bound(&self, needed: u64) -> StoreError {
+        StoreError::OverBound { path: self.path().to_path_buf(), needed, max: self.options.max_bytes }
     }
 
     fn fits(&self, needed: u64) -> bool {
@@ -105,9 +120,27 @@ impl Store {
     /// that two states share counts twice, and those of a state being adopted as whole ones.
     fn bytes_taken(&self) -> u64 {
         let states = self.tip().snapshots.values().map(|manifest| state_bytes(manifest)).fold(0, u64::saturating_add);
-        let adopted = (self.chunks_adopted() as u64).saturating_mul(STATE_CHUNK_BYTES as u64);
         let rest = folder_bytes(self.path(), Some(&self.folder.chunks()));
-        states.saturating_add(adopted).saturating_add(rest)
+        states.saturating_add(self.adopted_bytes()).saturating_add(rest)
+    }
+
+    /// The chunks of a state being adopted, as whole ones.
+    fn adopted_bytes(&self) -> u64 {
+        (self.chunks_adopted() as u64).saturating_mul(STATE_CHUNK_BYTES as u64)
+    }
+
+    /// Bytes that the folder takes without all that is old: the newest snapshot, the updates after it, those of
+    /// candidates, and what is never dropped.
+    fn bytes_that_stay(&self) -> Result<u64, StoreError> {
+        let tip = self.tip();
+        let newest = tip.snapshots.last_key_value();
+        let state = newest.map_or(0, |(_, manifest)| state_bytes(manifest));
+        let live = self.live_updates(&tip, newest.map_or(0, |(seq, _)| seq.saturating_add(1)))?;
+        let lengths = live.iter().filter_map(|digest| self.updates.length(digest));
+        let updates = lengths.fold(0, u64::saturating_add);
+        let all_updates = folder_bytes(&self.folder.updates(), None);
+        let rest = folder_bytes(self.path(), Some(&self.folder.chunks())).saturating_sub(all_updates);
+        Ok(state.saturating_add(self.adopted_bytes()).saturating_add(updates).saturating_add(rest))
     }
 
     /// Drops the oldest updates that lead to the oldest snapshot, or if there are none the oldest of several snapshots.

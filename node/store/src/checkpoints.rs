@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Checkpoints that the node has written itself are called so, with the round behind it. No other folder is ever removed.
+/// Checkpoints that the node has written itself are called so, with the round behind it. No other folder is ever
+/// removed.
 const PREFIX: &str = "round-";
 
 /// A checkpoint among others.
@@ -47,8 +48,8 @@ pub fn newest_checkpoint(folder: &Path) -> Option<(PathBuf, CheckpointManifest)>
 }
 
 /// Removes the oldest of a node's own checkpoints until `keep` of them are left with the one at `written`, which is the
-/// newest whatever the clock says, and beside the one at `spared`. Folders with other names stay, and so do those that
-/// cannot be read. Returns how many went.
+/// newest whatever the clock says, and beside those that are `spared`. Those of `first` go before older ones. Folders
+/// with other names stay, and so do those that cannot be read. Returns how many went.
 ///
 /// # Errors
 /// [`StoreError::Io`] for one that cannot be removed; the others stay, too.
@@ -56,25 +57,41 @@ pub fn keep_checkpoints(
     folder: &Path,
     keep: usize,
     written: &Path,
-    spared: Option<&Path>,
+    (spared, first): (&[PathBuf], &[PathBuf]),
 ) -> Result<usize, StoreError> {
-    let may_go = |path: &Path| name_of(path).starts_with(PREFIX) && path != written && spared != Some(path);
+    let may_go = |path: &PathBuf| is_own(path) && path != written && !spared.contains(path);
     let own = |kept: &Kept| kept.manifest.is_ok() && may_go(&kept.path);
-    let old: Vec<Kept> = list_checkpoints(folder).into_iter().filter(own).collect();
+    let mut old: Vec<Kept> = list_checkpoints(folder).into_iter().filter(own).collect();
+    // The order of time stays among the others.
+    old.sort_by_key(|kept| !first.contains(&kept.path));
     let surplus = old.len().saturating_sub(keep.saturating_sub(1));
-    for kept in &old[..surplus] {
-        // Nobody takes a half for a whole one.
-        let going = sibling(&kept.path, "old")?;
-        remove_dir(&going)?;
-        fs::rename(&kept.path, &going).map_err(|e| StoreError::io("remove", &kept.path, 0, e))?;
-        remove_dir(&going)?;
-    }
+    old[..surplus].iter().try_for_each(|kept| remove_checkpoint(&kept.path))?;
     Ok(surplus)
 }
 
+/// Removes one of a node's own checkpoints if it is there; a folder with another name stays.
+///
+/// # Errors
+/// [`StoreError::Io`] if it cannot be removed.
+pub fn remove_checkpoint(path: &Path) -> Result<(), StoreError> {
+    if !is_own(path) || !path.exists() {
+        return Ok(());
+    }
+    // Nobody takes a half for a whole one.
+    let going = sibling(path, "old")?;
+    remove_dir(&going)?;
+    fs::rename(path, &going).map_err(|e| StoreError::io("remove", path, 0, e))?;
+    remove_dir(&going)
+}
+
+fn is_own(path: &Path) -> bool {
+    name_of(path).starts_with(PREFIX)
+}
+
 impl Store {
-    /// Writes a checkpoint into this store's folder. Old snapshots and updates give way to it if the folder has a bound.
-    /// One that `must` be there may take the folder over its bound, and the disk's last bytes.
+    /// Writes a checkpoint into this store's folder. Old snapshots and updates give way to it if the folder has a bound
+    /// that it fits into without them. One that `must` be there may take the folder over its bound, and the disk's last
+    /// bytes.
     ///
     /// # Errors
     /// As [`export_checkpoint`]; [`StoreError::OverBound`] and [`StoreError::Full`] before anything is written.
@@ -82,10 +99,15 @@ impl Store {
         if let Some(parent) = dir.parent() {
             sweep(parent);
         }
-        self.make_room(source.bytes());
+        let bytes = source.bytes();
         if !must {
-            self.require_bound(source.bytes())?;
-            space::require(self.path(), source.bytes(), self.options.reserve_bytes)?;
+            // Nothing old goes for a checkpoint that would not fit all the same.
+            self.require_bound_without_old(bytes)?;
+            space::require(self.path(), bytes, self.options.reserve_bytes)?;
+        }
+        self.make_room(bytes);
+        if !must {
+            self.require_bound(bytes)?;
         }
         export_checkpoint(dir, source)
     }

@@ -46,7 +46,9 @@ pub use checkpoint::{
     Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
     is_checkpoint_of, open_checkpoint,
 };
-pub use checkpoints::{Kept, checkpoint_path, keep_checkpoints, list_checkpoints, newest_checkpoint};
+pub use checkpoints::{
+    Kept, checkpoint_path, keep_checkpoints, list_checkpoints, newest_checkpoint, remove_checkpoint,
+};
 pub use error::{Damage, Part, StoreError};
 pub use export::{Model, abandon_export, export_folder, export_weights};
 pub use pieces::{Pieces, UPDATE_PIECE_BYTES};

@@ -291,7 +291,9 @@ impl Store {
 
     /// Keeps the updates after the oldest snapshot or from the floor on, those of candidates, and the staged one.
     pub(crate) fn prune_updates(&self, change: Change<'_>) {
-        let updates = self.live_updates(&change).and_then(|keep| self.updates.take_out(&keep));
+        let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
+        let from = after.min(self.floor.load(Ordering::Relaxed));
+        let updates = self.live_updates(&change.tip, from).and_then(|keep| self.updates.take_out(&keep));
         drop(change);
         match updates {
             Ok(updates) => self.updates.discard(&updates),
@@ -299,11 +301,10 @@ impl Store {
         }
     }
 
-    fn live_updates(&self, change: &Change<'_>) -> Result<HashSet<Digest>, StoreError> {
-        let mut keep: HashSet<Digest> = change.tip.candidates.iter().map(|held| held.candidate.record.update).collect();
+    /// The updates of records from this number on, those of candidates, and the staged one.
+    pub(crate) fn live_updates(&self, tip: &Tip, from: u64) -> Result<HashSet<Digest>, StoreError> {
+        let mut keep: HashSet<Digest> = tip.candidates.iter().map(|held| held.candidate.record.update).collect();
         keep.extend(*lock(&self.staged));
-        let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
-        let from = after.min(self.floor.load(Ordering::Relaxed));
         for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(from), usize::MAX)? {
             let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
             keep.insert(wire::decode_record(&bytes).map_err(malformed)?.update);

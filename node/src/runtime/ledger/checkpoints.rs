@@ -2,13 +2,16 @@
 //!
 //! The writer reads the state as it was at the checkpoint's record, so commits go on meanwhile.
 
-use super::Worker;
-use super::due::Wanted;
-use super::job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, LedgerReply};
+use super::due::{Tidying, Wanted};
+use super::job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, LedgerReply, NotMade};
 use super::writer::{CheckpointOrder, Order};
-use crate::exit::Failure;
+use super::{Worker, store_failure};
+use crate::exit::{Code, Failure};
 use starling_protocol::Digest;
-use starling_store::{CheckpointSource, StoreError, checkpoint_path, is_checkpoint_of, keep_checkpoints};
+use starling_store::{
+    CheckpointSource, StoreError, checkpoint_path, is_checkpoint_of, keep_checkpoints, remove_checkpoint,
+};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -40,6 +43,7 @@ impl Worker {
     }
 
     fn begin_checkpoint(&mut self, wanted: Wanted, is_second: bool) {
+        let is_asked = wanted.is_asked();
         let Wanted { purpose, asked } = wanted;
         let (seq, round, lineage, record) = {
             let state = self.state.read();
@@ -47,17 +51,17 @@ impl Worker {
         };
         if lineage == Digest::default() {
             let why = "this node has no state yet: it has neither founded a flock nor met one";
-            return self.tell(purpose, asked, &Err(why.into()));
+            return self.tell(purpose, asked, &Err(NotMade { why: why.into(), code: Code::Refused }));
         }
         let path = checkpoint_path(&self.checkpoints.plan.folder, round);
         let made = CheckpointMade { path: path.clone(), seq, round, is_new: true };
         if is_checkpoint_of(&path, &record) {
-            if !asked.is_empty() {
-                self.checkpoints.spare(path);
-            }
+            self.checkpoints.is_there(&path, (purpose, is_asked), false);
             return self.tell(purpose, asked, &Ok(CheckpointMade { is_new: false, ..made }));
         }
         let (naming, must) = (Arc::clone(&self.naming), purpose == CheckpointPurpose::Budget);
+        let tidying = self.checkpoints.tidying(&path, purpose, is_asked);
+        let folder = self.checkpoints.plan.folder.clone();
         let order = Order::Checkpoint(CheckpointOrder { purpose, made, is_second, asked });
         let begun = self.writer.begin(order, move |store, state| {
             let extras: Vec<_> = naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
@@ -69,11 +73,15 @@ impl Worker {
                 state,
                 extras: &extras,
             };
-            store.write_checkpoint(&path, &source, must)
+            store.write_checkpoint(&path, &source, must)?;
+            if let Err(e) = tidy(&tidying, &folder, &path) {
+                tracing::warn!("an old checkpoint stays: {e}");
+            }
+            Ok(())
         });
         if let Err((Order::Checkpoint(order), e)) = begun {
             let why = format!("there is no thread to write it: {}", starling_words::of(&e));
-            self.tell(order.purpose, order.asked, &Err(why));
+            self.tell(order.purpose, order.asked, &Err(NotMade { why, code: Code::Refused }));
         }
     }
 
@@ -101,18 +109,13 @@ impl Worker {
                 self.begin_checkpoint(Wanted { purpose, asked }, true);
                 return Ok(());
             }
-            Err(e) => Err(why_not(&e)),
+            Err(e) => Err(NotMade { why: why_not(&e), code: store_failure(e).code }),
         };
+        let wanted = Wanted { purpose, asked };
         if let Ok(made) = &outcome {
-            if !asked.is_empty() {
-                self.checkpoints.spare(made.path.clone());
-            }
-            let plan = &self.checkpoints.plan;
-            if let Err(e) = keep_checkpoints(&plan.folder, plan.keep, &made.path, self.checkpoints.spared()) {
-                tracing::warn!("an old checkpoint stays: {e}");
-            }
+            self.checkpoints.is_there(&made.path, (purpose, wanted.is_asked()), true);
         }
-        self.tell(purpose, asked, &outcome);
+        self.tell(purpose, wanted.asked, &outcome);
         Ok(())
     }
 
@@ -129,6 +132,15 @@ impl Worker {
         }
         // If the driver is gone, the node is ending.
         drop(self.done.blocking_send(LedgerReply::Checkpoint { purpose, outcome: outcome.clone() }));
+    }
+}
+
+/// Removes the checkpoints that go now that the one at `written` is there.
+fn tidy(tidying: &Tidying, folder: &Path, written: &Path) -> Result<(), StoreError> {
+    tidying.over.iter().try_for_each(|over| remove_checkpoint(over))?;
+    match tidying.keep {
+        Some(keep) => keep_checkpoints(folder, keep, written, (&tidying.spared, &tidying.first)).map(drop),
+        None => Ok(()),
     }
 }
 

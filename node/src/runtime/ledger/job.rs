@@ -1,6 +1,6 @@
 //! The ledger's jobs and its replies.
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::runtime::difference::Lost;
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
@@ -71,8 +71,8 @@ pub enum Job {
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
     },
-    /// Write a snapshot of the head for newcomers, or let them have the one that is being written. The answer, when it is on the disk, is
-    /// the time that it took.
+    /// Write a snapshot of the head for newcomers, or let them have the one that is being written. The answer, when it
+    /// is on the disk, is the time that it took.
     Snapshot {
         reply: oneshot::Sender<Duration>,
     },
@@ -83,8 +83,8 @@ pub enum Job {
         against: NodeId,
         evidence: Option<Box<Evidence>>,
     },
-    /// Write the state as a checkpoint, unless the checkpoint of its round is of its record. The ledger reports the outcome, and tells
-    /// it whoever asks.
+    /// Write the state as a checkpoint, unless the checkpoint of its round is of its record. The ledger reports the
+    /// outcome, also to the one who asks.
     Checkpoint {
         purpose: CheckpointPurpose,
         asked: Option<oneshot::Sender<CheckpointOutcome>>,
@@ -94,10 +94,10 @@ pub enum Job {
 /// The reason for a checkpoint. Of two the later one stands for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CheckpointPurpose {
-    /// It is due by the node file.
-    Due,
     /// A person asks for it.
     Asked,
+    /// It is due by the node file.
+    Due,
     /// The node leaves.
     Leaving,
     /// The run's budget is spent.
@@ -114,8 +114,17 @@ pub struct CheckpointMade {
     pub is_new: bool,
 }
 
-/// A checkpoint, or in words why there is none.
-pub type CheckpointOutcome = Result<CheckpointMade, String>;
+/// The reason why there is no checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotMade {
+    /// In words for a person.
+    pub why: String,
+    /// The exit code of a process that ends without it.
+    pub code: Code,
+}
+
+/// A checkpoint, or why there is none.
+pub type CheckpointOutcome = Result<CheckpointMade, NotMade>;
 
 /// A reply of the ledger.
 pub enum LedgerReply {

@@ -289,6 +289,36 @@ fn checkpoints_are_written_beside_commits_and_the_oldest_go() {
     assert_eq!(left(), paths(&[7, 8, 10]), "the one that was asked for stays for its reader");
 }
 
+/// The rounds of the checkpoints in a folder.
+fn rounds(folder: &Path) -> Vec<u64> {
+    let kept = list_checkpoints(folder).into_iter().map(|kept| kept.manifest.expect("it is whole").round);
+    let mut rounds: Vec<u64> = kept.collect();
+    rounds.sort_unstable();
+    rounds
+}
+
+#[test]
+fn those_that_somebody_asks_for_take_no_place_of_those_that_are_due() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, mut head, folder) = with_checkpoints(1, 0, dir.path());
+    let mut left = Vec::new();
+    // Every second round one is due. Somebody asks after each round but the last.
+    for round in 1..=6 {
+        head = commits(&mut ledger, &head);
+        if round % 2 == 0 {
+            let (purpose, outcome) = reported(&mut ledger);
+            assert!(purpose == CheckpointPurpose::Due && outcome.is_ok_and(|made| made.is_new));
+        }
+        if round < 6 {
+            assert!(asked(&mut ledger, CheckpointPurpose::Asked).is_ok());
+        }
+        left.push(rounds(&folder));
+    }
+    // Those of rounds 2 and 4 were due, and then asked for: they count again when two newer ones have been asked for.
+    let expected: [&[u64]; 6] = [&[1], &[1, 2], &[2, 3], &[2, 3, 4], &[2, 4, 5], &[4, 5, 6]];
+    assert_eq!(left, expected);
+}
+
 #[test]
 fn without_room_for_a_checkpoint_the_ledger_says_so_and_goes_on() {
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -296,8 +326,9 @@ fn without_room_for_a_checkpoint_the_ledger_says_so_and_goes_on() {
     let first = commits(&mut ledger, &record);
     let second = commits(&mut ledger, &first);
     let (purpose, outcome) = reported(&mut ledger);
-    let why = outcome.expect_err("it is over the bound");
+    let NotMade { why, code } = outcome.expect_err("it is over the bound");
     assert!(purpose == CheckpointPurpose::Due && why.contains("store.max_gib") && !folder.exists(), "{why}");
+    assert_eq!(code, Code::DiskFull, "as the table of exit codes has it");
     commits(&mut ledger, &second);
     assert!(asked(&mut ledger, CheckpointPurpose::Leaving).is_err());
     // The model of the whole run is written all the same.
@@ -327,5 +358,5 @@ fn a_node_without_a_state_has_no_checkpoint() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut ledger, _, _) = with_checkpoints(1, 0, dir.path());
     ledger.state.change(|state| state.record.lineage = Digest::default());
-    assert!(asked(&mut ledger, CheckpointPurpose::Asked).expect_err("nothing is there").contains("no state yet"));
+    assert!(asked(&mut ledger, CheckpointPurpose::Asked).expect_err("nothing is there").why.contains("no state yet"));
 }

@@ -1,5 +1,5 @@
-//! The thread that owns the canonical state and the store, so that memory and disk change in one order. It waits for the disk of commits
-//! and votes, and for none of a snapshot or checkpoint: another thread writes those.
+//! The thread that owns the canonical state and the store, so that memory and disk change in one order. It waits for
+//! the disk of commits and votes, and for none of a snapshot or checkpoint: another thread writes those.
 
 mod checkpoints;
 mod due;
@@ -10,7 +10,7 @@ mod updates;
 mod writer;
 
 pub use due::CheckpointPlan;
-pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, Update};
+pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade, Update};
 
 use super::canonical::{Canonical, OuterStep, StepError};
 use super::difference;

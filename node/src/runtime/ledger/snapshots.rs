@@ -1,4 +1,5 @@
-//! The ledger's orders of snapshots to the writer, and its answers to the results. Snapshots and checkpoints take turns there.
+//! The ledger's orders of snapshots to the writer, and its answers to the results. Snapshots and checkpoints take turns
+//! there.
 
 use super::writer::{Order, SnapshotOrder, Written};
 use super::{Worker, store_failure};

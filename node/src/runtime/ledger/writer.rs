@@ -1,4 +1,5 @@
-//! The writer of snapshots and checkpoints: one at a time, on a thread of its own, so that the ledger waits for no disk.
+//! The writer of snapshots and checkpoints: one at a time, on a thread of its own, so that the ledger waits for no
+//! disk.
 
 use super::frozen::Frozen;
 use super::job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job};
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 /// lead to the same state.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
-/// The thing that is written, and those that wait for it.
+/// A snapshot or a checkpoint that is to be written.
 pub enum Order {
     Snapshot(SnapshotOrder),
     Checkpoint(CheckpointOrder),
@@ -35,7 +36,7 @@ pub struct SnapshotOrder {
 /// The purpose of a checkpoint.
 pub struct CheckpointOrder {
     pub purpose: CheckpointPurpose,
-    /// The checkpoint as it will be when it is written.
+    /// The checkpoint as it will be reported once it is written.
     pub made: CheckpointMade,
     /// It takes the place of one whose state was no longer there.
     pub is_second: bool,
@@ -102,8 +103,8 @@ impl Writer {
         self.writing.as_ref().map(|writing| Arc::clone(&writing.frozen))
     }
 
-    /// Begins to write the present state as `work` does. A [`Job::Written`] comes when it ends. The caller has seen that none is being
-    /// written.
+    /// Begins to write the present state as `work` does. A [`Job::Written`] comes when it ends. The caller has seen
+    /// that none is being written.
     ///
     /// # Errors
     /// The order again, if there is no thread for it.
@@ -164,8 +165,8 @@ impl Writer {
         Some(Written { order, took: began.elapsed(), result })
     }
 
-    /// Waits a moment for the snapshot that is being written, and then gives it up: the node ends. For a checkpoint the node has waited
-    /// already if somebody wants it.
+    /// Waits a moment for the snapshot that is being written, and then gives it up: the node ends. For a checkpoint the
+    /// node has waited already if somebody wants it.
     pub fn end(&mut self) {
         if let Some(writing) = &self.writing {
             let within = if self.is_at_checkpoint() { Duration::ZERO } else { ENDS_WITHIN };

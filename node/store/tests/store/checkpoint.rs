@@ -6,10 +6,10 @@ use starling_protocol::wire::encode_spec;
 use starling_store::{
     CheckpointSource, Part, StateChunks, Store, StoreError, StoreOptions, TensorShape, checkpoint_path,
     describe_checkpoint, export_checkpoint, is_checkpoint_of, keep_checkpoints, list_checkpoints, newest_checkpoint,
-    open_checkpoint, read_safetensors,
+    open_checkpoint, read_safetensors, remove_checkpoint,
 };
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const ELEMENTS: usize = 1000;
 
@@ -213,16 +213,38 @@ fn the_oldest_checkpoints_give_way_and_nothing_else_does() {
     let newest = newest_checkpoint(&folder).unwrap();
     assert_eq!((newest.0, newest.1.round), (folder.join("mine"), 3));
     let [one, five, two] = [1, 5, 2].map(|round| checkpoint_path(&folder, round));
-    assert_eq!(keep_checkpoints(&folder, 2, &two, Some(&one)).unwrap(), 0, "the one that is spared does not count");
-    assert_eq!(keep_checkpoints(&folder, 3, &one, None).unwrap(), 0);
-    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 1);
-    assert_eq!(keep_checkpoints(&folder, 2, &two, None).unwrap(), 0);
+    let keep = |keep, written: &Path, spared: &[PathBuf]| {
+        keep_checkpoints(&folder, keep, written, (spared, &[])).unwrap()
+    };
+    assert_eq!(keep(2, &two, std::slice::from_ref(&one)), 0, "the one that is spared does not count");
+    assert_eq!(keep(3, &one, &[]), 0);
+    assert_eq!(keep(2, &two, &[]), 1);
+    assert_eq!(keep(2, &two, &[]), 0);
     let left: Vec<_> = list_checkpoints(&folder).into_iter().map(|kept| kept.path).collect();
     assert_eq!(left.len(), 4, "{left:?}");
     for path in [five, two, folder.join("mine"), damaged] {
         assert!(left.contains(&path), "{} is gone", path.display());
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 4, "nothing hidden is left");
+}
+
+#[test]
+fn some_give_way_before_older_ones_and_one_is_removed_by_its_name() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("checkpoints");
+    let [one, two, three] = [1, 2, 3].map(|round| checkpoint_path(&folder, round));
+    for (round, path) in [(1, &one), (2, &two), (3, &three)] {
+        export(path, &history(round)).unwrap();
+    }
+    assert_eq!(keep_checkpoints(&folder, 2, &three, (&[], std::slice::from_ref(&two))).unwrap(), 1);
+    assert!(one.exists() && !two.exists());
+    let mine = folder.join("mine");
+    fs::create_dir(&mine).unwrap();
+    for path in [&one, &one, &mine] {
+        remove_checkpoint(path).unwrap();
+    }
+    assert!(!one.exists() && mine.exists());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing hidden is left");
 }
 
 #[test]
@@ -302,4 +324,29 @@ fn a_store_writes_checkpoints_within_its_bound_and_leaves_none_half_written() {
     assert!(matches!(ended, Err(StoreError::GivenUp { .. })), "{ended:?}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "neither a half nor the rest of a killed process");
     assert_eq!(open_checkpoint(&dir).unwrap().record, history.record);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_fit_costs_no_history() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(home.path(), ELEMENTS);
+    for _ in 0..3 {
+        history.commit(&store);
+    }
+    history.snapshot(&store);
+    history.commit(&store);
+    drop(store);
+    let taken: u64 = files(home.path()).iter().map(|path| fs::metadata(path).map_or(0, |file| file.len())).sum();
+    let store = Store::open(home.path(), StoreOptions { max_bytes: taken, ..options() }).unwrap().store;
+    let kept = || {
+        let snapshots: Vec<u64> = store.snapshots().iter().map(|(seq, _)| *seq).collect();
+        (snapshots, (1..=4).filter(|seq| store.update(*seq).unwrap().is_some()).collect::<Vec<u64>>())
+    };
+    let all = (vec![0, 3], vec![1, 2, 3, 4]);
+    assert_eq!(kept(), all);
+    let (spec, tensors) = (spec_bytes(), tensors());
+    let whole = source(&history, (&spec, &tensors), &history.state);
+    let over = store.write_checkpoint(&checkpoint_path(&home.path().join("checkpoints"), 4), &whole, false);
+    assert!(matches!(over, Err(StoreError::OverBound { .. })), "{over:?}");
+    assert_eq!(kept(), all);
 }
