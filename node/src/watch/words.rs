@@ -29,9 +29,8 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// One line without characters that move the cursor or the order of letters. Texts of peers are tamed where they
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
-    let turns = |c: char| {
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let turns =
+        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
         .map(|c| {
             if c == '\n' {

@@ -244,12 +244,8 @@ mod tests {
                 sum(&|share| flow(share).messages_received),
                 sum(&|share| flow(share).bytes_received),
             ];
-            let counted = [
-                messages_of(sent, kind),
-                bytes_of(sent, kind),
-                messages_of(received, kind),
-                bytes_of(received, kind),
-            ];
+            let counted =
+                [messages_of(sent, kind), bytes_of(sent, kind), messages_of(received, kind), bytes_of(received, kind)];
             assert_eq!(table, counted, "{kind}");
         }
         let total = sum(&|share| share.total().bytes_sent);

@@ -263,7 +263,8 @@ fn a_liar_that_pretends_to_fetch_is_waited_for_within_the_patience() {
     let mut world = begin(1, Options { liars: 1, ..Options::calm(4) });
     assert!(!run(&mut world, 150 * SECOND, |_| false));
     assert!(world.marks.count("a round waited for newcomers") > 0);
-    let endless = |seed| history::live(seed, &Settings::default()).violation.is_some_and(|v| v.invariant == "S29 patience");
+    let endless =
+        |seed| history::live(seed, &Settings::default()).violation.is_some_and(|v| v.invariant == "S29 patience");
     let noticed = || (0..16).any(endless);
     assert!(mutation::with(Some(Mutation::EndlessPatience), noticed), "without the bound histories show it");
 }

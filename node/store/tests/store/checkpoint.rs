@@ -213,9 +213,8 @@ fn the_oldest_checkpoints_give_way_and_nothing_else_does() {
     let newest = newest_checkpoint(&folder).unwrap();
     assert_eq!((newest.0, newest.1.round), (folder.join("mine"), 3));
     let [one, five, two] = [1, 5, 2].map(|round| checkpoint_path(&folder, round));
-    let keep = |keep, written: &Path, spared: &[PathBuf]| {
-        keep_checkpoints(&folder, keep, written, (spared, &[])).unwrap()
-    };
+    let keep =
+        |keep, written: &Path, spared: &[PathBuf]| keep_checkpoints(&folder, keep, written, (spared, &[])).unwrap();
     assert_eq!(keep(2, &two, std::slice::from_ref(&one)), 0, "the one that is spared does not count");
     assert_eq!(keep(3, &one, &[]), 0);
     assert_eq!(keep(2, &two, &[]), 1);

@@ -84,9 +84,8 @@ impl Bounds {
 /// longer than three times the median length of the others', brought up to its number of steps.
 fn reach(contributions: &[(f32, u32)]) -> f64 {
     let most = |(own, steps): &(f32, u32)| {
-        let brought_up = |(norm, others): &(f32, u32)| {
-            f64::from(*norm) * (f64::from(*steps) / f64::from(*others)).max(1.0)
-        };
+        let brought_up =
+            |(norm, others): &(f32, u32)| f64::from(*norm) * (f64::from(*steps) / f64::from(*others)).max(1.0);
         let mut lengths: Vec<f64> = contributions.iter().map(brought_up).filter(|length| *length > 0.0).collect();
         lengths.sort_by(f64::total_cmp);
         f64::from(*own).min(3.0 * lengths.get(lengths.len() / 2).copied().unwrap_or(0.0))
