@@ -96,7 +96,7 @@ fn words(measured: &Measured) -> String {
     let Measured { documents, bytes, predicted, nats_per_token, nats_per_byte, perplexity, cut, .. } = measured;
     let cut = if *cut { " (the text goes on; --bytes-max reads more)" } else { "" };
     format!(
-        "text: {documents} documents, {bytes} bytes{cut}, {predicted} tokens predicted\n\
+        "text: {}, {bytes} bytes{cut}, {predicted} tokens predicted\n\
          loss: {nats_per_token:.4} nats/token, {nats_per_byte:.4} nats/byte; perplexity {perplexity:.3} a token\n"
     )
 }

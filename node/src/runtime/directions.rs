@@ -21,6 +21,9 @@ use tokio::time::Instant;
 
 /// The time after which a joiner that nobody answers gives up, and the pause between its words meanwhile.
 const GIVE_UP: Duration = Duration::from_secs(60);
+/// The local network is asked, too, if nobody answers for so long. Its nodes hear of the question's key then, and go on
+/// dialing it for a while when it is gone.
+const BY_TICKET_ALONE: Duration = Duration::from_secs(8);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// The pause between two looks at who is connected.
 const LOOK: Duration = Duration::from_millis(200);
@@ -40,12 +43,30 @@ pub async fn specification(
     bootstrap: Vec<PeerAddress>,
     (listen, mdns): (Vec<Multiaddr>, bool),
 ) -> Result<RunSpec, Failure> {
+    let within = if mdns { BY_TICKET_ALONE } else { GIVE_UP };
+    let mut found = question(ticket, &bootstrap, (&listen, false), within).await;
+    if found.is_err() && mdns {
+        found = question(ticket, &bootstrap, (&listen, true), GIVE_UP.saturating_sub(BY_TICKET_ALONE)).await;
+    }
+    wire::decode_spec(&found?).map_err(|error| {
+        let why = "the run of this ticket cannot be read by this release";
+        Failure::message(Code::Refused, format!("{why} ({error}): run the release of its members"))
+    })
+}
+
+/// Asks for the specification's bytes under a key of its own.
+async fn question(
+    ticket: &Ticket,
+    bootstrap: &[PeerAddress],
+    (listen, mdns): (&[Multiaddr], bool),
+    within: Duration,
+) -> Result<Vec<u8>, Failure> {
     let identity = Identity::generate().map_err(|e| Failure::new(Code::Refused, e))?;
     let options = NetOptions {
         run: ticket.run,
-        listen,
+        listen: listen.to_vec(),
         advertise: Vec::new(),
-        bootstrap: ticket.addresses.iter().cloned().chain(bootstrap).collect(),
+        bootstrap: ticket.addresses.iter().chain(bootstrap).cloned().collect(),
         mdns,
         relay: false,
         name: None,
@@ -54,17 +75,14 @@ pub async fn specification(
         verify: None,
     };
     let (net, mut events) = Network::start(&identity, options).map_err(|e| Failure::new(Code::Refused, e))?;
-    let found = ask(&net, &mut events, ticket).await;
+    let found = ask(&net, &mut events, ticket, within).await;
     net.shutdown().await;
-    wire::decode_spec(&found?).map_err(|error| {
-        let why = "the run of this ticket cannot be read by this release";
-        Failure::message(Code::Refused, format!("{why} ({error}): run the release of its members"))
-    })
+    found
 }
 
 /// Asks every node that is reached, until one sends the bytes with the ticket's digest. Ctrl-C keeps its default
 /// action, since nothing is on the disk yet: a process that waits for that signal once does not get the action back.
-async fn ask(net: &NetHandle, events: &mut NetEvents, ticket: &Ticket) -> Result<Vec<u8>, Failure> {
+async fn ask(net: &NetHandle, events: &mut NetEvents, ticket: &Ticket, within: Duration) -> Result<Vec<u8>, Failure> {
     let began = Instant::now();
     let mut tell_at = began + TELL_EVERY;
     let mut look = tokio::time::interval(LOOK);
@@ -84,11 +102,12 @@ async fn ask(net: &NetHandle, events: &mut NetEvents, ticket: &Ticket) -> Result
                 let now = Instant::now();
                 let is_stranger = |peer: &NodeId| net.is_stranger(peer);
                 search.ask(now, net.shuffled(), is_stranger, |peer| fetch(net, peer, ticket.run).boxed());
-                if now < tell_at {
+                let is_over = now >= began + within;
+                if now < tell_at && !is_over {
                     continue;
                 }
                 let silence = silence(ticket, &net.status().await);
-                if now >= began + GIVE_UP {
+                if is_over {
                     let advice = "check that the flock runs and that this machine reaches it, or ask for a new ticket";
                     return Err(Failure::message(Code::Refused, format!("{silence}; {advice}")));
                 }

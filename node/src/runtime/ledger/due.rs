@@ -210,11 +210,11 @@ mod tests {
         );
         checkpoints.is_there(&path(5), (asked, true), true);
         let of_due = checkpoints.tidying(&path(7), asked, true);
-        assert_eq!(of_due.over, [PathBuf::new(); 0], "it was due, and not only asked for");
+        assert!(of_due.over.is_empty(), "it was due, and not only asked for");
         // One that was asked for is due as well.
         checkpoints.is_there(&path(5), (due, false), false);
         checkpoints.is_there(&path(7), (asked, true), true);
-        assert_eq!(checkpoints.tidying(&path(9), asked, true).over, [PathBuf::new(); 0]);
+        assert!(checkpoints.tidying(&path(9), asked, true).over.is_empty());
         checkpoints.is_there(&path(9), (asked, true), true);
         assert_eq!(checkpoints.tidying(&path(11), asked, true).over, [path(7)]);
     }
