@@ -23,6 +23,7 @@ mod ending;
 mod evidence;
 mod fellows;
 mod fetches;
+mod footing;
 mod gauges;
 mod glance;
 mod head;

@@ -2,14 +2,13 @@
 
 use super::again::Again;
 use super::beginning::{Beginning, engine, variants};
-use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
+use super::footing::{bind_run, first_state, open_store, open_trainer};
 use super::hearing;
-use super::ledger::{self, CheckpointPlan, Ledger, Naming, store_failure};
+use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
-use super::null::NullTrainer;
 use super::origin::{Asked, Origin, RunSource};
 use super::ports::Ports;
 use super::residuals::Residuals;
@@ -29,18 +28,16 @@ use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
 use crate::watch::terminal;
-use anyhow::Context;
+use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
-use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
+use starling_kernels::{DeviceChoice, ModelConfig};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::state::State;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, wire};
-use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
+use starling_store::TensorShape;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -159,12 +156,13 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let trainer = open_trainer(args, &device, &model, &options)?;
     screen.stage("making the first parameters, or reading the state from the disk");
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
+    let device_name = trainer.device().to_string();
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
         run: spec.name.clone(),
         run_digest: spec.digest().to_string(),
         home: home.display().to_string(),
-        device: trainer.device().to_string(),
+        device: device_name.clone(),
         parameters: model.parameters(),
         memory_bytes,
         disk_bytes,
@@ -176,17 +174,12 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let ticket_maker = TicketMaker::new(&identity, bootstrap.clone());
     let ports = Ports::of(&home, listen);
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
+    let verify = hearing::verify(spec.digest(), identity.node_id());
     let net_options = NetOptions {
-        run: spec.digest(),
-        listen: ports.listen(),
         advertise,
         bootstrap,
-        mdns: node.mdns,
-        relay: node.relay,
-        name: node.name.clone(),
-        hidden: false,
-        source: serving.clone(),
-        verify: Some(hearing::verify(spec.digest(), identity.node_id())),
+        verify: Some(verify),
+        ..net_options(&node, spec.digest(), ports.listen(), serving.clone())
     };
     #[cfg(feature = "byzantine")]
     crate::byzantine::attack(&spec, &net_options).await;
@@ -197,19 +190,13 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let data = Arc::new(data);
     serving.set_data(data.clone());
 
-    let tensors = model.schema().tensors;
     let ticket = admission.clone();
     let beginning = Beginning { found, force_fork: args.force_lineage, ticket, guides, adopt };
     #[cfg(feature = "byzantine")]
     crate::byzantine::speak(identity.signer(), spec.digest());
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
-    let naming = Naming {
-        node: identity.node_id(),
-        spec: spec_bytes,
-        tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
-        extras: tokenizer_file(&origin.run, &home)?,
-    };
-    let device_name = trainer.device().to_string();
+    let extras = tokenizer_file(&origin.run, &home)?;
+    let naming = Naming { node: identity.node_id(), spec: spec_bytes, tensors: shapes(&model), extras };
     let fragments = Fragments::of(&spec.sync, canonical.elements());
     let ways = (fragments, spec.sync.mode);
     let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
@@ -219,22 +206,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     let validate_every = node.validate_every(spec.sync.mode);
     let gossip = pair_setting(&spec, &net);
     let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());
-    let setting = Setting {
-        seed: spec.seed,
-        seq_len: model.seq_len,
-        inner: spec.inner.clone(),
-        sync: spec.sync.clone(),
-        budget: spec.budget.clone(),
-        feedback: residuals.shared(),
-    };
-    let trainer = TrainerHandle::start(
-        trainer,
-        course(&spec.sync, gossip),
-        setting,
-        ledger.state.clone(),
-        data.clone(),
-        store.clone(),
-    )?;
+    let (course, setting) = (course(&spec.sync, gossip), setting(&spec, &residuals));
+    let trainer = TrainerHandle::start(trainer, course, setting, ledger.state.clone(), data.clone(), store.clone())?;
     let elements = model.parameters() as usize;
     let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
@@ -269,6 +242,40 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
         },
     })
     .await
+}
+
+/// The options of a node's network, but for its addresses and its peers.
+fn net_options(node: &NodeFile, run: Digest, listen: Vec<Multiaddr>, source: Arc<Source>) -> NetOptions {
+    NetOptions {
+        run,
+        listen,
+        advertise: Vec::new(),
+        bootstrap: Vec::new(),
+        mdns: node.mdns,
+        relay: node.relay,
+        name: node.name.clone(),
+        hidden: false,
+        source,
+        verify: None,
+    }
+}
+
+/// The tensors of a model, in the order of the flat vector.
+fn shapes(model: &ModelConfig) -> Vec<TensorShape> {
+    let tensors = model.schema().tensors.into_iter();
+    tensors.map(|tensor| TensorShape { name: tensor.name, shape: tensor.shape }).collect()
+}
+
+/// The settings of all rounds, as the trainer has them.
+fn setting(spec: &RunSpec, residuals: &Residuals) -> Setting {
+    Setting {
+        seed: spec.seed,
+        seq_len: spec.model.seq_len as usize,
+        inner: spec.inner.clone(),
+        sync: spec.sync.clone(),
+        budget: spec.budget.clone(),
+        feedback: residuals.shared(),
+    }
 }
 
 /// Keeps in the folder how the node was started, so that the folder alone is enough for the next start. A repeated
@@ -307,40 +314,6 @@ fn check_room(
     Ok((memory.total(), disk))
 }
 
-/// Opens the store. A damaged chain is set aside and fetched anew, if there are peers to fetch it from.
-fn open_store(home: &Path, max_bytes: u64, alone: bool) -> Result<Store, Failure> {
-    let options = StoreOptions { max_bytes, ..StoreOptions::default() };
-    let Opened { store, damage } = Store::open(home, options).map_err(store_failure)?;
-    if let Some(damage) = damage.filter(|damage| damage.chain_lost()) {
-        if alone {
-            let advice = "start this node with --bootstrap or --join, so that it can fetch the state from its peers";
-            return Err(Failure::message(Code::StoreDamaged, format!("{damage}; {advice}")));
-        }
-        tracing::warn!("{damage}; the chain is set aside and fetched anew");
-        store.reset_chain().map_err(store_failure)?;
-    }
-    Ok(store)
-}
-
-/// Binds the folder to its run, for good.
-fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
-    let bound = match store.run() {
-        Some(bound) if bound.spec != spec_bytes => bound,
-        _ => return store.bind_run(spec_bytes).map_err(store_failure),
-    };
-    let differences =
-        wire::decode_spec(&bound.spec).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
-    Err(Failure::message(
-        Code::ConfigMismatch,
-        format!(
-            "{} belongs to another run, or to another version of this one ({differences}; here: now, there: in the \
-             folder): start it as before to go on with that run, or give this one a folder of its own with --home, or \
-             another name",
-            home.display()
-        ),
-    ))
-}
-
 /// The folder is told to other processes, which may run elsewhere, so its path is absolute.
 fn checkpoint_plan(node: &NodeFile, home: &Path) -> Result<CheckpointPlan, Failure> {
     let table = &node.checkpoint;
@@ -352,86 +325,6 @@ fn checkpoint_plan(node: &NodeFile, home: &Path) -> Result<CheckpointPlan, Failu
 /// The folder of a node's checkpoints.
 pub fn checkpoints_folder(home: &Path) -> PathBuf {
     home.join("checkpoints")
-}
-
-fn open_trainer(
-    args: &TrainArgs,
-    device: &DeviceChoice,
-    model: &ModelConfig,
-    options: &TrainerOptions,
-) -> Result<Box<dyn Trainer>, Failure> {
-    let open = |model: &ModelConfig| starling_kernels::open_trainer(device, model, options);
-    let Some(ms) = args.null_trainer else { return Ok(open(model)?) };
-    model.validate()?;
-    // The device alone is of interest, so it is opened with the smallest model: the run's may be too large to train.
-    let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);
-    let device = open(smallest.as_ref().unwrap_or(model))?.device().clone();
-    let step = Duration::from_millis(ms);
-    Ok(Box::new(NullTrainer::new(device, model.parameters() as usize, model.seq_len, step)))
-}
-
-/// The state on disk, or the run's initial parameters, which only a founder will keep.
-async fn first_state(
-    model: &ModelConfig,
-    spec: &RunSpec,
-    store: &Arc<Store>,
-    peers: bool,
-) -> Result<Canonical, Failure> {
-    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
-    let loading = move || -> Result<Canonical, Failure> {
-        let theta = starling_kernels::initial_parameters(&model, spec.seed);
-        let mut state = Canonical {
-            record: no_record(&spec),
-            digest: Digest::default(),
-            base: Digest::default(),
-            schema: Digest(model.schema().digest()),
-            state: State::initial(theta, spec.sync.mode),
-        };
-        if store.head().is_some() {
-            match ledger::stored(&store, &spec) {
-                Err(StoreError::Damaged(damage)) if peers => {
-                    tracing::warn!("{damage}; the chain is dropped and fetched anew");
-                    store.reset_chain().map_err(store_failure)?;
-                }
-                loaded => state.take(loaded.map_err(store_failure)?),
-            }
-        }
-        Ok(state)
-    };
-    tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
-}
-
-/// A record that stands for "nothing committed yet"; its digest is zero, which no record has.
-fn no_record(spec: &RunSpec) -> Record {
-    Record {
-        run: spec.digest(),
-        lineage: Digest::default(),
-        seq: 0,
-        parent: Digest::default(),
-        kind: RecordKind::Genesis,
-        base: Digest::default(),
-        round: 0,
-        contributors: Vec::new(),
-        update: Digest::default(),
-        state_root: Digest::default(),
-        tokens: 0,
-        cursor: 0,
-        free: Vec::new(),
-        merged: Vec::new(),
-        grants: Vec::new(),
-        revoked: Vec::new(),
-        next: NextRound {
-            inner_steps: spec.inner.steps,
-            codec: spec.sync.codec,
-            rung: 0,
-            dwell: 0,
-            verdicts: 0,
-            merge_tokens: 0,
-            merge_norm_bits: 0,
-            members: Vec::new(),
-            ring: Vec::new(),
-        },
-    }
 }
 
 fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {
