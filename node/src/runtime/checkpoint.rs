@@ -117,7 +117,7 @@ impl Driver {
                     Some(other) => self.ledger_done(other).await?,
                     None => break "the ledger stopped".to_owned(),
                 },
-                // Whoever waits for the driver must not hold up the end.
+                // The network and the trainer must not hold up the end because they wait for the driver.
                 Some(_) = queues.net_events.recv() => {}
                 Some(_) = queues.trainer_events.recv() => {}
                 () = &mut again => break "the node was asked again to leave".to_owned(),

@@ -42,7 +42,6 @@ pub struct Checkpoints {
 }
 
 /// A checkpoint that somebody has asked for.
-#[derive(Clone)]
 struct AskedFor {
     path: PathBuf,
     /// The time at which it was there.
