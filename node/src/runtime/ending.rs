@@ -22,8 +22,6 @@ impl Driver {
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
-        // The last validation is shown, and ends nothing any more.
-        self.settings.halt_on_divergence = false;
         if finish == Finish::Left {
             // The trainer saves its moments beside the checkpoint.
             self.device.end();
