@@ -103,6 +103,7 @@ impl Engine {
         // A node that has left is silent. A node that speaks is here, and its leave was an old one.
         peer.said.left &= matches!(opened.message, Message::Leave(_));
         if !heeded {
+            self.ctx.note_unknown(from, &opened.message, &mut self.out);
             return Err(Refusal::Stale.into());
         }
         match opened.message {

@@ -226,6 +226,20 @@ impl Ctx {
         }
     }
 
+    /// The same for a message that this node does not heed. Without a head it knows no voters, and may be one whose disk
+    /// was wiped: the process that comes after the peer's hears of these votes from it, or from nobody.
+    pub fn note_unknown(&mut self, from: NodeId, message: &Message, out: &mut Out) {
+        let (question, incarnation, ballot, phase) = match message {
+            Message::Estimate(said) => (&said.question, said.incarnation, said.ballot, 1),
+            Message::Vote(said) => (&said.question, said.incarnation, said.ballot, 2),
+            _ => return,
+        };
+        if self.head.is_none() {
+            let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase };
+            self.note_signed(from, incarnation, stamp, out);
+        }
+    }
+
     /// Hears what a peer has seen this identity sign. Returns false if that was another incarnation.
     pub fn hear_witness(&mut self, from: &NodeId, witness: &Witness) -> bool {
         if witness.incarnation != self.identity.incarnation && !mutated!(Mutation::WitnessOfAnother) {

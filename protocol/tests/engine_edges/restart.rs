@@ -3,6 +3,7 @@
 use crate::bench::{BOOT, Bench, INCARNATION, ME, id, refusals, sent};
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::message::{Alive, Estimate, Message, Phase, Question, Stamp, Witness};
+use starling_protocol::run::AdmissionMode;
 
 /// The estimates and votes among the messages that were sent.
 fn votes(bench: &Bench, outputs: &[Output]) -> Vec<Message> {
@@ -237,6 +238,21 @@ pub fn t21_strangers_bear_no_witness() {
     let mut outputs = bench.say(2, &witness(at(2, 1)));
     outputs.extend(bench_wait(&mut bench));
     assert!(votes(&bench, &outputs).contains(&Message::Estimate(said)));
+}
+
+/// A voter whose disk was wiped has no head yet. It cannot tell who votes, and is the only one that heard a word.
+#[test]
+fn a_node_without_a_head_bears_witness() {
+    let (_, said) = named();
+    let mut bench = crate::lineages::newcomer(&[], None, AdmissionMode::Open);
+    bench.greet(2, BOOT);
+    assert_eq!(refusals(&bench.say(2, &Message::Estimate(said))), [&Refusal::Stale]);
+    let outputs = bench.greet(2, 2_000);
+    let told = sent(&bench.spec, &outputs).into_iter().filter_map(|(to, message)| match message {
+        Message::Witness(witness) => Some((to, witness.stamp)),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(id(2), at(2, 1))]);
 }
 
 #[test]
