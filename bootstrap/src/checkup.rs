@@ -85,7 +85,7 @@ async fn answer(
     }
 }
 
-/// What peers say about the way to this machine.
+/// The words of peers about the way to this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outside {
     /// A peer has reached this machine at this address.

@@ -63,7 +63,7 @@ fn wrong_addresses_get_the_nearest_right_form() {
         assert!(error.contains(help), "{text}: {error}");
     }
     assert!(parse_listen("/ip4/0.0.0.0/tcp/0").is_ok() && parse_listen("/ip6/::/udp/0/quic-v1").is_ok());
-    // What is advised for a peer is not refused by the next message.
+    // The address that is advised for a peer is not refused by the next message.
     let advised = parse_with_peer("192.0.2.7:7400").unwrap_err().to_string();
     assert!(advised.contains("/ip4/192.0.2.7/tcp/7400/p2p/ID"), "{advised}");
     assert!(matches!(parse(&format!("/dns4/{}/tcp/1", "x".repeat(300))), Err(AddressError::TooLong { .. })));

@@ -1,4 +1,4 @@
-//! What a round costs a node: control messages and their bytes by kind, connections, and the engine's time.
+//! The cost of a round for a node: control messages and their bytes by kind, connections, and the engine's time.
 //!
 //! The flock is calm and gathers as in [`super::measure`]. Signatures are real, since checking them is most of an
 //! engine's work. Bytes are whole signed messages, without the transport's. Contributions, updates and states are no

@@ -1,4 +1,4 @@
-//! What the doctor finds, each with its mend.
+//! The findings of the doctor, each with its mend.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct Finding {
     pub check: &'static str,
     pub verdict: Verdict,
     pub finding: String,
-    /// What to do about it; none if it is good.
+    /// The advice; none if it is good.
     pub mend: Option<String>,
 }
 
