@@ -247,11 +247,11 @@ fn a_node_without_a_head_bears_witness() {
     bench.greet(2, BOOT);
     assert_eq!(refusals(&bench.say(2, &Message::Estimate(said))), [&Refusal::Stale]);
     let outputs = bench.greet(2, 2_000);
-    let told = sent(&bench.spec, &outputs).into_iter().filter_map(|(to, message)| match message {
+    let mut told = sent(&bench.spec, &outputs).into_iter().filter_map(|(to, message)| match message {
         Message::Witness(witness) => Some((to, witness.stamp)),
         _ => None,
     });
-    assert_eq!(told.last(), Some((id(2), at(2, 1))));
+    assert_eq!(told.next_back(), Some((id(2), at(2, 1))));
 }
 
 #[test]
