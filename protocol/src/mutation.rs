@@ -144,9 +144,9 @@ mutations! {
     NoClip,
     /// Difference and succession: a merged difference weighs far more than it may. S11.
     WeighDifference,
-    /// Quorum: the distinguished voter is drawn from all voters, also from those that were absent.
+    /// Quorum: the distinguished voter is the senior one of all voters, also of those that were absent.
     DistinguishedOfAll,
-    /// Quorum: the distinguished voter is the one with the largest hash.
+    /// Quorum: the distinguished voter is the one that came last.
     DistinguishedLast,
     /// Lease: the first span that fits is cut, not the smallest.
     FirstFit,
