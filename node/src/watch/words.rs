@@ -197,12 +197,23 @@ fn text(event: &Event, names: &Names) -> Option<String> {
 
 /// The text of a quorum loss, and of what happens next.
 fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
-    let next = match policy {
-        "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
+    let next = without_quorum(policy, grace_s);
+    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+}
+
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to.
+pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>) -> String {
+    let next = without_quorum(policy, left_s.unwrap_or_default());
+    format!("too few voters are in reach to decide ({missing} missing): this node {next}")
+}
+
+fn without_quorum(policy: &str, left_s: f64) -> String {
+    match policy {
+        "fork" if left_s < 1.0 => "goes on as a lineage of its own now, with all that are here".to_string(),
+        "fork" => format!("goes on as a lineage of its own in {left_s:.0} s"),
         "wait" => "ends its inner steps and waits for them".to_string(),
         _ => "has stopped training until they are back".to_string(),
-    };
-    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+    }
 }
 
 #[cfg(test)]

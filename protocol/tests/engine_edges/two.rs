@@ -48,7 +48,7 @@ fn round_alone(bench: &mut Bench) -> Vec<Output> {
     outputs
 }
 
-/// The senior one of two voters needs nobody: it ends the round under way alone, and its second record removes the other.
+/// The senior one of two voters needs nobody: it ends the round alone, and its second record removes the other one.
 #[test]
 fn the_senior_of_two_voters_goes_on_at_once() {
     for minority in [Minority::Fork, Minority::Wait, Minority::Halt] {
