@@ -67,8 +67,8 @@ mod tests {
         );
         assert_eq!(
             pair(false, "wait").sentence(),
-            "of two voters this node is the one that came later: if 1a2b3c4d (attic) is lost, this node waits until both \
-             are here; if this node is lost, the other one goes on at once (partition.minority = \"wait\")"
+            "of two voters this node is the one that came later: if 1a2b3c4d (attic) is lost, this node waits until \
+             both are here; if this node is lost, the other one goes on at once (partition.minority = \"wait\")"
         );
         assert!(pair(true, "halt").sentence().contains("the senior one"), "{}", pair(true, "halt").sentence());
         assert!(pair(true, "halt").parts()[1].ends_with("the other one stops until both are here"));

@@ -1,8 +1,9 @@
 //! Flocks of two voters, one of which is lost: the senior one goes on at once, and the other one by the run's policy.
 
-use crate::bench::{Bench, ME, commits, digest, id, spec, voters};
+use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, id, spec, voters};
+use crate::lineages::{goes, head, way};
 use starling_protocol::engine::io::{Input, Notice, Output};
-use starling_protocol::message::Message;
+use starling_protocol::message::{Message, Stamp, Witness};
 use starling_protocol::record::{RecordKind, Role};
 use starling_protocol::run::{Minority, RunSpec};
 
@@ -101,4 +102,36 @@ fn the_other_of_two_voters_goes_on_with_a_senior_that_is_back() {
     let key = bench.running();
     bench.decide(key);
     assert_eq!((bench.record().kind, bench.record().contributors.len()), (RecordKind::Commit, 2));
+}
+
+/// Whether this node goes to a fork of its head in which the other voter stands.
+fn follows_the_other(bench: &mut Bench) -> bool {
+    let (lineage, seq) = (bench.record().lineage, bench.record().seq);
+    let fork = head(digest(0x66), seq + 3, 1 << 40);
+    bench.greet(2, BOOT);
+    bench.say(2, &Message::Witness(Witness { incarnation: INCARNATION, stamp: Stamp::default() }));
+    let mut outputs = bench.claim(2, &fork, &way(&[(lineage, seq), (digest(0x66), seq + 3)]));
+    assert!(bench.engine.view().quorum.in_reach, "alone it decides, once it has the other's word");
+    outputs.extend(bench.wait(3 * SECOND));
+    goes(&outputs)
+}
+
+/// The other one of two voters has gone on by itself while the senior one was down. The senior one has done nothing
+/// since: if it went on alone, the work of the other one would give way to that.
+#[test]
+pub fn a_senior_voter_that_starts_again_joins_the_other_one_that_went_on() {
+    let mut bench = senior_of_two(spec());
+    bench.feed(Input::PeerDown { peer: id(2) });
+    bench.restart(2_000);
+    assert!(follows_the_other(&mut bench));
+}
+
+/// A senior voter that was there all the time has kept the quorum: the other one comes back to it.
+#[test]
+fn a_senior_voter_that_was_cut_off_is_not_called_away() {
+    let mut bench = senior_of_two(spec());
+    bench.commit();
+    bench.feed(Input::PeerDown { peer: id(2) });
+    bench.wait(SECOND);
+    assert!(!follows_the_other(&mut bench));
 }
