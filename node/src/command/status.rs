@@ -197,9 +197,9 @@ fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
             _ => "has stopped until the others are back".to_string(),
         };
         out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
-        // Alone it would be a quorum, if it had not just started.
+        // It would be a quorum, if it had not been started again.
         if 2 * quorum.here == quorum.voters && quorum.distinguished.as_deref() == Some(me) {
-            out += "; since it was started again, it needs the word of another voter before it decides alone";
+            out += "; it was started again, and decides nothing alone before another voter has answered";
         }
     }
     if quorum.frozen {
@@ -274,7 +274,7 @@ mod tests {
         );
         assert!(quorum_text(&lost("wait", "other"), "me").contains("waits for the others"));
         let restarted = quorum_text(&lost("wait", "me"), "me");
-        assert!(restarted.ends_with("it needs the word of another voter before it decides alone\n"), "{restarted}");
+        assert!(restarted.ends_with("decides nothing alone before another voter has answered\n"), "{restarted}");
     }
 
     #[test]

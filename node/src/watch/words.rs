@@ -238,6 +238,19 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_a_quorum_says_when_it_goes_on() {
+        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left);
+        assert_eq!(
+            said("fork", Some(47.6)),
+            "too few voters are in reach to decide (1a2b3c4d (box) missing): this node goes on as a lineage of its own \
+             in 48 s"
+        );
+        assert!(said("fork", Some(0.0)).ends_with("of its own now, with all that are here"));
+        assert!(said("wait", None).ends_with("waits for them"));
+        assert!(said("halt", None).ends_with("until they are back"));
+    }
+
+    #[test]
     fn losses_are_in_nats_a_token() {
         let said = line(&Event::Validated { round: 5, loss: 2.5, nats_per_byte: 0.7 }, &Names::default());
         assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats a token".into())));
