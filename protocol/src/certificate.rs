@@ -71,7 +71,7 @@ pub fn verify(
         }
         _ => {}
     }
-    let quorum = Quorum::after(parent, parent_digest);
+    let quorum = Quorum::after(parent);
     verify_votes(verifier, &record.run, &quorum, parent_digest, certificate).map(drop)
 }
 

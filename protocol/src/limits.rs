@@ -3,7 +3,7 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;

@@ -144,9 +144,9 @@ mutations! {
     NoClip,
     /// Difference and succession: a merged difference weighs far more than it may. S11.
     WeighDifference,
-    /// Quorum: the distinguished voter is drawn from all voters, also from those that were absent.
+    /// Quorum: the distinguished voter is the senior one of all voters, also of those that were absent.
     DistinguishedOfAll,
-    /// Quorum: the distinguished voter is the one with the largest hash.
+    /// Quorum: the distinguished voter is the one that came last.
     DistinguishedLast,
     /// Lease: the first span that fits is cut, not the smallest.
     FirstFit,
@@ -406,6 +406,9 @@ mutations! {
     KeepPartialSums,
     /// Ring: a member passes on no finished sum that has come to it. S8.
     PassNoSumsOn,
+    /// Engine: a senior voter that starts again goes on alone although the other one of two has gone on without it.
+    /// `a_senior_voter_that_starts_again_joins_the_other_one_that_went_on`.
+    StayAlone,
 }
 
 impl Mutation {
@@ -436,6 +439,7 @@ impl Mutation {
             Self::LearnersJudge => Some("a_learner_waits_in_attempt_0_until_a_voter_goes_on"),
             Self::EndlessPatience => Some("patience_with_newcomers_ends"),
             Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
+            Self::StayAlone => Some("a_senior_voter_that_starts_again_joins_the_other_one_that_went_on"),
             _ => None,
         }
     }

@@ -183,7 +183,7 @@ fn go(chain: &impl Chain, path: &mut Vec<Link>, goal: u64) -> Option<bool> {
         if path.len() + 2 > PATH_LINKS_MAX {
             return Some(false);
         }
-        let quorum = Quorum::after(&trusted.record, &trusted.digest);
+        let quorum = Quorum::after(&trusted.record);
         let digest = trusted.digest;
         let leap = |seq: u64| chain.at(seq).and_then(|link| leap(chain, &quorum, &digest, link));
         // A record that is kept as a stone leads to its child.
@@ -317,7 +317,7 @@ pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
 
 /// Whether a quorum of the voters of the reader's record `last` has signed this link.
 fn vouched(chain: &impl Chain, last: u64, link: Option<&Link>) -> bool {
-    let own = chain.at(last).map(|own| Quorum::after(&own.record, &own.digest));
+    let own = chain.at(last).map(|own| Quorum::after(&own.record));
     let proof = link.and_then(|link| link.certificate.as_ref());
     own.zip(proof).is_some_and(|(quorum, proof)| quorum.met(&certificate::signers(proof)))
 }
@@ -366,7 +366,7 @@ fn certified(
 
 /// Checks that the signers are a quorum of the voters of the last trusted record, too.
 fn jumps(trusted: &Link, link: &Link, proof: &Certificate) -> Result<(), FalsePath> {
-    let quorum = Quorum::after(&trusted.record, &trusted.digest);
+    let quorum = Quorum::after(&trusted.record);
     if link.record.lineage != trusted.record.lineage {
         return Err(broken(link, "it is a fork, and the record before it is not certified"));
     }

@@ -5,6 +5,7 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
 use crate::watch::names::{labelled, short};
+use crate::watch::pair::Pair;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
     Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status,
@@ -77,7 +78,8 @@ fn text(status: &Status, verbose: bool) -> String {
         ),
         None => "no flock met yet\n".to_string(),
     };
-    out += &status.quorum.as_ref().map(quorum_text).unwrap_or_default();
+    out += &status.quorum.as_ref().map(|quorum| quorum_text(quorum, &status.node)).unwrap_or_default();
+    out += &pair_text(status).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
     let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
     let per_byte = if verbose { per_byte } else { String::new() };
@@ -184,22 +186,41 @@ fn probation_text(probation: &ProbationStatus) -> String {
     )
 }
 
-/// Whether anything can be decided, and what happens next if not.
-fn quorum_text(quorum: &QuorumStatus) -> String {
+/// Whether anything can be decided, and what happens next if not; `me` is this node.
+fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
     let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);
     if let Some(seconds) = quorum.quorum_lost_s {
-        let next = match quorum.policy.as_str() {
-            "fork" => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
-            "wait" => "waits for the others".to_string(),
+        let next = match (quorum.policy.as_str(), quorum.forks_in_s) {
+            ("fork", Some(left)) => format!("goes on as a lineage of its own in {left:.0} s"),
+            ("fork", None) => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
+            ("wait", _) => "waits for the others".to_string(),
             _ => "has stopped until the others are back".to_string(),
         };
         out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
+        // It would be a quorum, if it had not been started again.
+        if 2 * quorum.here == quorum.voters && quorum.distinguished.as_deref() == Some(me) {
+            out += "; it was started again, and decides nothing alone before another voter has answered";
+        }
     }
     if quorum.frozen {
         out += "; STOPPED: two certified records contradict each other, see the log";
     }
     out + "\n"
+}
+
+/// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
+fn pair_text(status: &Status) -> Option<String> {
+    let quorum = status.quorum.as_ref().filter(|quorum| quorum.voters == 2 && quorum.here == 2)?;
+    let voter = |me: bool| status.members.iter().find(|m| m.me == me && m.role.as_deref() == Some("voter"));
+    let (me, other) = voter(true).zip(voter(false))?;
+    let pair = Pair {
+        other: &labelled(&other.node, other.name.as_deref()),
+        senior: quorum.distinguished.as_ref() == Some(&me.node),
+        policy: &quorum.policy,
+        grace_s: quorum.grace_s,
+    };
+    Some(pair.sentence() + "\n")
 }
 
 fn heard(member: &Member) -> String {
@@ -232,6 +253,29 @@ mod tests {
              5e6f7a8b            voter    me     training          7  \n"
         );
         assert_eq!(members_text(&[]), "\n  node      role     link   phase        record  heard\n");
+    }
+
+    #[test]
+    fn a_node_without_a_quorum_says_what_it_waits_for_and_when_it_goes_on() {
+        let lost = |policy: &str, distinguished: &str| QuorumStatus {
+            voters: 2,
+            here: 1,
+            in_reach: false,
+            distinguished: Some(distinguished.into()),
+            quorum_lost_s: Some(12.0),
+            forks_in_s: (policy == "fork").then_some(48.0),
+            policy: policy.into(),
+            grace_s: 60.0,
+            frozen: false,
+        };
+        assert_eq!(
+            quorum_text(&lost("fork", "other"), "me"),
+            "1 of 2 voters here, no quorum; lost for 12 s, goes on as a lineage of its own in 48 s \
+             (partition.minority = \"fork\")\n"
+        );
+        assert!(quorum_text(&lost("wait", "other"), "me").contains("waits for the others"));
+        let restarted = quorum_text(&lost("wait", "me"), "me");
+        assert!(restarted.ends_with("decides nothing alone before another voter has answered\n"), "{restarted}");
     }
 
     #[test]

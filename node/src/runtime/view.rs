@@ -142,6 +142,7 @@ impl Driver {
             in_reach: quorum.in_reach,
             distinguished: quorum.distinguished.map(|id| id.to_string()),
             quorum_lost_s: quorum.quorum_lost.map(|us| us as f64 / 1e6),
+            forks_in_s: quorum.forks_in.map(|us| us as f64 / 1e6),
             policy: partition.minority.to_string(),
             grace_s: f64::from(partition.grace_ms) / 1e3,
             frozen: quorum.frozen,

@@ -190,6 +190,9 @@ pub struct QuorumStatus {
     pub distinguished: Option<String>,
     /// Seconds since a quorum was last in reach, while none is.
     pub quorum_lost_s: Option<f64>,
+    /// Seconds until this node goes on as a lineage of its own, if it is to do so and no quorum comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forks_in_s: Option<f64>,
     /// The run's policy after a quorum loss: `fork`, `wait` or `halt`, and the seconds before it takes effect.
     pub policy: String,
     pub grace_s: f64,

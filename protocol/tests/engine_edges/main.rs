@@ -23,4 +23,5 @@ mod stalling;
 mod strangers;
 mod streaming;
 mod threats;
+mod two;
 mod watch;
