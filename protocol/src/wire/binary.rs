@@ -33,7 +33,7 @@ where
     }
 }
 
-/// Decodes a canonical `T` at the front of `bytes`, which are at most `LIMIT` long. Returns it with the bytes behind it.
+/// Decodes a canonical `T` at the front of `bytes`, all of which are at most `LIMIT` long. Returns it and the rest.
 pub fn decode_front<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<(T, &[u8]), WireError>
 where
     T: Serialize + DeserializeOwned,
