@@ -62,6 +62,11 @@ pub struct Written {
 }
 
 impl Written {
+    /// The text of the file.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// A complaint that begins with a key, with the line of that key.
     fn line(&self, said: &str) -> String {
         let key = said.split([' ', ':']).next().unwrap_or_default();
@@ -106,6 +111,9 @@ pub struct ModelTable {
     /// Defaults to the tokenizer's; larger is allowed (padding), smaller is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vocab: Option<u32>,
+    /// Root of the state with which the run begins, if not that of the seed: of a trained model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beginning: Option<String>,
 }
 
 impl Default for ModelTable {
@@ -122,6 +130,7 @@ impl Default for ModelTable {
             rope_theta: None,
             norm_eps: None,
             vocab: None,
+            beginning: None,
         }
     }
 }
@@ -313,6 +322,7 @@ impl RunFile {
             admission: self.admission.spec()?,
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
+            beginning: self.model.begins_with()?,
         };
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)

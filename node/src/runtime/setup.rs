@@ -2,11 +2,11 @@
 
 use super::again::Again;
 use super::beginning::{Beginning, engine, variants};
-use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
+use super::first::{Begins, first_state};
 use super::hearing;
-use super::ledger::{self, CheckpointPlan, Ledger, Naming, store_failure};
+use super::ledger::{CheckpointPlan, Ledger, Naming, store_failure};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
@@ -19,6 +19,7 @@ use super::text;
 use super::ticket::TicketMaker;
 use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
+use super::weights::Load;
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
@@ -28,18 +29,16 @@ use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
 use crate::watch::terminal;
-use anyhow::Context;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::State;
 use starling_protocol::update::Fragments;
-use starling_protocol::{Digest, wire};
-use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
+use starling_protocol::wire;
+use starling_store::{Opened, Store, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,15 +47,19 @@ use std::time::Duration;
 /// Vulkan drivers log complaints that do not matter to a node with a device.
 const QUIET_LOGS: &str = "wgpu_hal=off";
 
-/// Runs `starling train`.
-pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
+/// Runs `starling train`; `load` reads the model that a new run begins from.
+pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let again = match &args.home {
         Some(home) if args.run.is_none() && args.join.is_none() => Some(Again::of(home)?),
         _ => None,
     };
     let node = node_file(args, again.as_ref())?;
     let wanted = settings::Settings::of(args, &node)?;
-    let asked = Asked::from_args(args, again.as_ref(), &node)?;
+    let mut asked = Asked::from_args(args, again.as_ref(), &node)?;
+    let weights = match (&args.from, &mut asked.file) {
+        (Some(folder), Some(file)) => Some(load(folder)?.begin(file)?),
+        _ => None,
+    };
     if args.print_config {
         print!("{}", settings::shown(args, &node, &asked)?);
         return Ok(ExitCode::SUCCESS);
@@ -66,7 +69,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(async {
         let origin = asked.resolve(&node).await?;
-        run(args, node, origin, wanted).await
+        run(args, node, origin, (wanted, weights)).await
     })?;
     // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
@@ -129,7 +132,12 @@ fn node_file(args: &TrainArgs, again: Option<&Again>) -> Result<NodeFile, Failur
     Ok(node)
 }
 
-async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings::Settings) -> Result<Finish, Failure> {
+async fn run(
+    args: &TrainArgs,
+    node: NodeFile,
+    origin: Origin,
+    (wanted, weights): (settings::Settings, Option<State>),
+) -> Result<Finish, Failure> {
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
     let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
@@ -156,7 +164,9 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     screen.stage("opening the device");
     let trainer = open_trainer(args, &device, &model, &options)?;
     screen.stage("making the first parameters, or reading the state from the disk");
-    let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
+    let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
+    let begins = Begins { weights, founds: found, peers: !bootstrap.is_empty() };
+    let canonical = first_state(&model, &spec, &store, begins).await?;
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
         run: spec.name.clone(),
@@ -170,7 +180,6 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     });
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
-    let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
     let ticket_maker = TicketMaker::new(&identity, bootstrap.clone());
     let ports = Ports::of(&home, listen);
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
@@ -364,70 +373,6 @@ fn open_trainer(
     let device = open(smallest.as_ref().unwrap_or(model))?.device().clone();
     let step = Duration::from_millis(ms);
     Ok(Box::new(NullTrainer::new(device, model.parameters() as usize, model.seq_len, step)))
-}
-
-/// The state on disk, or the run's initial parameters, which only a founder will keep.
-async fn first_state(
-    model: &ModelConfig,
-    spec: &RunSpec,
-    store: &Arc<Store>,
-    peers: bool,
-) -> Result<Canonical, Failure> {
-    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
-    let loading = move || -> Result<Canonical, Failure> {
-        let theta = starling_kernels::initial_parameters(&model, spec.seed);
-        let mut state = Canonical {
-            record: no_record(&spec),
-            digest: Digest::default(),
-            base: Digest::default(),
-            schema: Digest(model.schema().digest()),
-            state: State::initial(theta, spec.sync.mode),
-        };
-        if store.head().is_some() {
-            match ledger::stored(&store, &spec) {
-                Err(StoreError::Damaged(damage)) if peers => {
-                    tracing::warn!("{damage}; the chain is dropped and fetched anew");
-                    store.reset_chain().map_err(store_failure)?;
-                }
-                loaded => state.take(loaded.map_err(store_failure)?),
-            }
-        }
-        Ok(state)
-    };
-    tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
-}
-
-/// A record that stands for "nothing committed yet"; its digest is zero, which no record has.
-fn no_record(spec: &RunSpec) -> Record {
-    Record {
-        run: spec.digest(),
-        lineage: Digest::default(),
-        seq: 0,
-        parent: Digest::default(),
-        kind: RecordKind::Genesis,
-        base: Digest::default(),
-        round: 0,
-        contributors: Vec::new(),
-        update: Digest::default(),
-        state_root: Digest::default(),
-        tokens: 0,
-        cursor: 0,
-        free: Vec::new(),
-        merged: Vec::new(),
-        grants: Vec::new(),
-        revoked: Vec::new(),
-        next: NextRound {
-            inner_steps: spec.inner.steps,
-            codec: spec.sync.codec,
-            rung: 0,
-            dwell: 0,
-            verdicts: 0,
-            merge_tokens: 0,
-            merge_norm_bits: 0,
-            members: Vec::new(),
-            ring: Vec::new(),
-        },
-    }
 }
 
 fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {

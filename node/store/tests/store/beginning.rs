@@ -1,14 +1,16 @@
 //! The state with which a run begins stays when the snapshot of its genesis goes.
 
-use crate::support::{ELEMENTS, History, SCHEMA, flip, open, outer_step, same_bits, scratch};
+use crate::support::{ELEMENTS, History, SCHEMA, flip, open, outer_step, same_bits, scratch, spec};
+use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, Manifest};
+use starling_protocol::wire;
 use starling_store::{Recording, StoreError};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-fn chunk_file(dir: &std::path::Path, manifest: &Manifest, index: usize) -> PathBuf {
+fn chunk_file(dir: &Path, manifest: &Manifest, index: usize) -> PathBuf {
     let name = manifest.chunks[index].to_string();
-    dir.join("chunks").join(&name[..2]).join(name)
+    dir.join("chunks").join(&name[..2]).join(&name[2..])
 }
 
 #[test]
@@ -38,16 +40,12 @@ fn a_beginning_outlasts_the_snapshot_of_its_genesis_and_is_checked() {
     store.keep_beginning(&SCHEMA, &begun).unwrap();
     assert!(same_bits(&store.load_beginning().unwrap().expect("it was written anew"), &begun.theta));
     drop(store);
-    flip(&dir.path().join("beginning"), 20);
+    flip(&dir.path().join("beginning"), 400);
     assert!(open(dir.path()).beginning().is_none(), "a damaged list is not believed");
 }
 
 #[test]
 fn a_recording_of_a_run_from_weights_has_the_state_of_the_genesis() {
-    use crate::support::spec;
-    use starling_protocol::run::RunSpec;
-    use starling_protocol::wire;
-
     let (dir, out) = (scratch(), scratch());
     let mut history = History::genesis(40);
     let begun = RunSpec { beginning: Some(history.record.state_root), ..spec() };
