@@ -138,7 +138,7 @@ class Follower:
             self.state = self.load(files, manifest)
         elif record.kind == GENESIS and self.spec.beginning:
             # The weights are in no recording that begins with a later state.
-            demand(files.snapshot is not None, "§2.8.5", "the state that the run begins with is missing")
+            demand(files.snapshot is not None, "§2.8.6", "the state that the run begins with is missing")
             return
         elif record.kind == GENESIS:
             with Named(name_of(record.seq, "record")):

@@ -56,7 +56,7 @@ impl ModelTable {
     pub fn begins_with(&self) -> Result<Option<Digest>, Failure> {
         let Some(text) = &self.beginning else { return Ok(None) };
         let why = || {
-            format!("model.beginning = \"{text}\" is not 64 hex digits: leave it out, and name the weights with --from")
+            format!("model.beginning = \"{text}\" is not 64 hex digits: leave it out, and name the model with --from")
         };
         Digest::from_hex(text).map(Some).ok_or_else(|| Failure::message(Code::Usage, why()))
     }

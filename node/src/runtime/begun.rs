@@ -1,5 +1,5 @@
-//! The weights with which a run began, for a node that leaves a founded lineage: what was learned there is measured from
-//! them (`docs/protocol/7-merging.md` §7.4.1). They are on this disk, or come from peers, each chunk checked.
+//! The weights with which a run began, for a node that leaves a founded lineage: what was learned there is measured
+//! from them (`docs/protocol/7-merging.md` §7.4.1). They are on this disk, or come from peers, each chunk checked.
 
 use super::catch_up::{Failed, Progress, Task, blocking};
 use super::{difference, swarm};
@@ -64,7 +64,7 @@ impl Task {
                     put(&mut theta, *place, &bytes);
                 }
             }
-            Ok(())
+            Ok::<_, Failed>(())
         };
         tokio::try_join!(download, taking)?;
         Ok(theta)
@@ -114,7 +114,7 @@ mod tests {
         let mut theta = vec![0.0; FLOATS + 3];
         put(&mut theta, 1, &[1.0f32, 2.0, 3.0].map(f32::to_le_bytes).concat());
         assert_eq!(theta[FLOATS - 1..], [0.0, 1.0, 2.0, 3.0]);
-        put(&mut theta, 0, &vec![4.0f32; FLOATS].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+        put(&mut theta, 0, &4.0f32.to_le_bytes().repeat(FLOATS));
         assert!(theta[..FLOATS].iter().all(|x| *x == 4.0) && theta[FLOATS] == 1.0);
         put(&mut theta, 2, &[0; 4]);
     }

@@ -1,5 +1,5 @@
-//! The state with which a node starts: that of its disk, that with which a founder's run begins, or a stand-in until one
-//! is fetched.
+//! The state with which a node starts: that of its disk, that with which a founder's run begins, or a stand-in until
+//! one is fetched.
 
 use super::canonical::Canonical;
 use super::ledger::{self, store_failure};
@@ -77,8 +77,8 @@ fn beginning(
     {
         return Ok(State::initial(theta, spec.sync.mode));
     }
-    let why = "this run begins from the weights of a trained model, and they are not in this folder: name the model with \
-               --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap";
+    let why = "this run begins from the weights of a trained model, and they are not in this folder: name the model \
+               with --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap";
     Err(Failure::message(Code::Usage, why))
 }
 

@@ -372,8 +372,8 @@ fn read_run(folder: &Folder) -> Result<Option<Run>, StoreError> {
     Ok(Some(Run { digest: decoded.digest(), spec }))
 }
 
-/// The manifest of the state with which the run begins, if the folder keeps one. A damaged one is reported and left out:
-/// the weights are fetched when they are needed.
+/// The manifest of the state with which the run begins, if the folder keeps one. A damaged one is reported and left
+/// out: the weights are fetched when they are needed.
 fn read_beginning(folder: &Folder) -> Result<Option<Arc<Manifest>>, StoreError> {
     let bytes = match read_sealed(&folder.beginning(), &BEGINNING_KIND, MANIFEST_BYTES_MAX as u64, Part::State) {
         Err(StoreError::Damaged(damage)) => {
