@@ -123,6 +123,9 @@ fn a_checkpoint_that_does_not_fit_is_refused() {
     let arguments = ["checkpoint", "export", &*from, "--output", &*to];
     let ended = run(&bench.flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends");
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let short = bench.file("short.toml", &format!("name = \"short\"\n{TABLES}[budget]\nrounds = 1\n"));
+    let begun = bench.train(&short, &bench.flock.home("short"), &[&exported]);
+    says(&begun, 0, &[]);
     let tokenizer = exported.join("tokenizer.json");
     let tables = TABLES.replace("holdout", &format!("tokenizer = \"{}\"\nholdout", tokenizer.display()));
     says(&refused(&tables, &bench.checkpoint), 3, &["another tokenizer", "data.tokenizer: "]);

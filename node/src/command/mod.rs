@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod doctor;
 pub mod eval;
 mod export;
+mod exported;
 pub mod generate;
 pub mod invite;
 pub mod new;
