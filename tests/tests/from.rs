@@ -52,7 +52,7 @@ impl Bench {
             .to_vec();
         arguments.extend(["--run".into(), text(run_file), "--home".into(), text(home)]);
         arguments.extend(["--cache".into(), text(&self.flock.shared_cache())]);
-        arguments.extend(from.iter().flat_map(|from| ["--from".into(), text(from)]));
+        arguments.extend(from.iter().copied().flat_map(|from| ["--from".into(), text(from)]));
         run(&self.flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends in time")
     }
 }
@@ -91,11 +91,11 @@ fn a_run_from_a_checkpoint_begins_with_its_loss_and_joiners_end_on_one_state() {
     let without = bench.train(&second, &home, &[]);
     says(&without, 3, &["another run", "model.beginning: none here"]);
     // The folder alone is enough, and the run is the same.
+    let mark = joiner.mark();
     let mut again = flock.node("founder", &NodeOptions { again: true, ..NodeOptions::default() }).expect("a node");
     let run = |e: &Value| e["run_digest"].clone();
     let started = again.wait(LIMIT, "started", |_| true).expect("it starts");
     assert_eq!(run(&started), run(&founder.wait(LIMIT, "started", |_| true).expect("it started")));
-    let mark = joiner.mark();
     let later = again.wait(LIMIT, "committed", |e| e["voters"] == 2).expect("it goes on");
     assert!(later["round"].as_u64() > at["round"].as_u64(), "{later}");
     let same = joiner.wait_since(mark, LIMIT, "committed", |e| e["round"] == later["round"]).expect("with the joiner");

@@ -34,6 +34,7 @@ pub async fn first_state(
     let loading = move || -> Result<Canonical, Failure> {
         let schema = Digest(model.schema().digest());
         let Begins { weights, founds, peers } = begins;
+        let given = weights.is_some();
         let mut state = Canonical {
             record: no_record(&spec),
             digest: Digest::default(),
@@ -46,6 +47,10 @@ pub async fn first_state(
                 Err(StoreError::Damaged(damage)) if peers => {
                     tracing::warn!("{damage}; the chain is dropped and fetched anew");
                     store.reset_chain().map_err(store_failure)?;
+                    // With an empty disk the node may have to found its lineage anew.
+                    if !given {
+                        state.state = beginning((&model, &schema), &spec, &store, (None, founds))?;
+                    }
                 }
                 loaded => state.take(loaded.map_err(store_failure)?),
             }

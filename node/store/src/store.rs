@@ -282,7 +282,8 @@ impl Store {
         self.prune_chunks();
     }
 
-    /// Removes the chunks of no snapshot, no adoption, and not of the run's beginning. The caller holds `bulk`, without which neither gets new ones.
+    /// Removes the chunks of no snapshot and no adoption that the run's beginning has not, either. The caller holds
+    /// `bulk`, without which none of them gets new ones.
     pub(crate) fn prune_chunks(&self) {
         if self.failed.get().is_some() {
             // Nobody knows which snapshots the next start will find.
