@@ -107,6 +107,49 @@ fn a_run_from_a_checkpoint_begins_with_its_loss_and_joiners_end_on_one_state() {
     says(&of_home, 0, &["run first, record ", "from the disk of the node"]);
 }
 
+/// Two founders begin the same run, apart from each other. A node without the weights goes over from one to the other:
+/// what its lineage has learned is measured from the weights, which it fetches.
+#[test]
+fn the_work_of_a_lineage_from_weights_is_merged_by_a_node_without_them() {
+    let bench = Bench::new(2);
+    let run_toml = |beginning: &str| format!("name = \"both\"\n{MODEL}{beginning}{TABLES}");
+    let with_model = bench.file("both.toml", &run_toml(""));
+    let from = ["--from".to_owned(), bench.checkpoint.to_string_lossy().into_owned()];
+    let shown = {
+        let (file, model) = (with_model.to_string_lossy(), from[1].as_str());
+        let arguments = ["train", "--run", &*file, "--from", model, "--print-config"];
+        run(&bench.flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends").stdout
+    };
+    let beginning = shown.lines().find(|line| line.starts_with("beginning = ")).expect("it is shown");
+    let without_model = bench.file("named.toml", &run_toml(&format!("{beginning}\n")));
+    let elsewhere = Flock::start(&bench.flock.bin_dir, &bench.folder.path().join("elsewhere"), &run_toml(""));
+    let elsewhere = elsewhere.expect("a bootstrap peer");
+    let node = |name: &str, (founds, away): (bool, bool), more: &[String]| {
+        let file = if founds { &with_model } else { &without_model };
+        let bootstrap = away.then(|| elsewhere.address.clone());
+        let mut options = NodeOptions { run_file: Some(file.clone()), bootstrap, ..NodeOptions::small(founds) };
+        options.arguments.extend(more.iter().cloned());
+        bench.flock.node(name, &options).expect("a node")
+    };
+    let mut first = node("first-founder", (true, false), &from);
+    let lineage = first.wait(LIMIT, "founded", |_| true).expect("it founds")["lineage"].clone();
+    let mut guest = node("guest", (false, false), &[]);
+    for _ in 0..2 {
+        let mark = guest.mark();
+        guest.wait_since(mark, LIMIT, "committed", |e| e["voters"] == 2).expect("both vote");
+    }
+    let mut second = node("second-founder", (true, true), &from);
+    let winner = second.wait(LIMIT, "founded", |_| true).expect("it founds")["lineage"].clone();
+    assert_ne!(lineage, winner);
+    first.kill();
+    guest.kill();
+    let adopt = ["--adopt-lineage".to_owned(), winner.as_str().expect("a name").to_owned()];
+    let guest = node("guest", (false, true), &adopt);
+    if let Err(why) = second.wait(LIMIT, "merged", |e| e["lineage"] == lineage) {
+        panic!("its work comes in: {why}\n{}", guest.last_words());
+    }
+}
+
 #[test]
 fn a_checkpoint_that_does_not_fit_is_refused() {
     let bench = Bench::new(1);
