@@ -31,7 +31,7 @@ pub fn decode_spec(bytes: &[u8]) -> Result<RunSpec, WireError> {
 
 /// Reads the bytes behind the budget.
 fn beginning(rest: &[u8]) -> Result<Option<Digest>, WireError> {
-    let root = match rest.split_first() {
+    let root: Option<[u8; 32]> = match rest.split_first() {
         None => return Ok(None),
         Some((&BEGINNING, root)) => root.try_into().ok(),
         Some(_) => None,
