@@ -141,6 +141,9 @@ pub struct TrainArgs {
     pub init: bool,
     #[arg(long, hide = true)]
     pub found: bool,
+    /// Begin a new run from a trained model: the folder of a checkpoint, of a node (its newest state), or of an export
+    #[arg(long, value_name = "CHECKPOINT", requires = "run", conflicts_with_all = ["join", "force_lineage"])]
+    pub from: Option<PathBuf>,
     /// Go on alone, as a new lineage, from the state on this disk, even if other nodes are there: when the quorum is
     /// lost for good
     #[arg(long, conflicts_with_all = ["join", "init"])]

@@ -86,6 +86,8 @@ mutations! {
     OffTheChain,
     /// Path: a path may go past the reader's head without the signatures of that head's voters.
     LeapTheHead,
+    /// Path: a run that begins from weights has a genesis of any state. `a_genesis_has_the_state_that_the_run_names`.
+    AnyBeginning,
     /// Engine: two records at one place freeze the node, whoever has signed both. `an_old_key_freezes_nobody`.
     HeedFormerVoters,
     /// Engine: between two forks of one record tokens count before voters.

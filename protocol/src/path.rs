@@ -67,6 +67,8 @@ pub enum FalsePath {
     NoRoot,
     #[error("the path begins with a genesis whose founder {0} may not found this run")]
     Founder(NodeId),
+    #[error("the path begins with a genesis whose state is not the one that this run begins with")]
+    Beginning,
     #[error("the path is a genesis alone, and comes from {0}, which has not founded it")]
     Hearsay(NodeId),
     #[error("record {seq} of the path does not follow the record before it: {why}")]
@@ -92,6 +94,7 @@ impl FalsePath {
             Self::TooLong => "path_too_long",
             Self::NoRoot => "path_no_root",
             Self::Founder(_) => "path_founder",
+            Self::Beginning => "path_beginning",
             Self::Hearsay(_) => "path_hearsay",
             Self::Broken { .. } => "path_broken",
             Self::Certificate { .. } => "path_certificate",
@@ -339,6 +342,10 @@ fn check_genesis(
     }
     if let Some(founder) = genesis.members().find(|founder| !admission::may_found(spec, founder)) {
         return Err(FalsePath::Founder(founder));
+    }
+    let begun = spec.beginning.is_none_or(|root| root == genesis.state_root);
+    if !begun && !mutated!(Mutation::AnyBeginning) {
+        return Err(FalsePath::Beginning);
     }
     if alone && genesis.member(by).is_none() { Err(FalsePath::Hearsay(*by)) } else { Ok(()) }
 }

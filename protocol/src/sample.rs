@@ -54,6 +54,7 @@ pub fn spec() -> RunSpec {
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         join: JoinSpec { patience_ms: 60_000, share: 25 },
         budget: Budget { rounds: 100, tokens: 0 },
+        beginning: None,
     }
 }
 

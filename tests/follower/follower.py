@@ -136,6 +136,10 @@ class Follower:
         record, manifest = self.head.record, name_of(self.head.record.seq, "manifest")
         if manifest in files.names:
             self.state = self.load(files, manifest)
+        elif record.kind == GENESIS and self.spec.beginning:
+            # The weights are in no recording that begins with a later state.
+            demand(files.snapshot is not None, "§2.8.6", "the state that the run begins with is missing")
+            return
         elif record.kind == GENESIS:
             with Named(name_of(record.seq, "record")):
                 state = initial_state(self.spec)
@@ -171,6 +175,8 @@ def check_genesis(spec: RunSpec, genesis: Link) -> None:
     ids, admission = [m.id for m in genesis.record.next.members], spec.admission
     allowed = {LIST: admission.allow, TICKET: (spec.creator,)}.get(admission.mode, ids)
     demand(all(founder in allowed for founder in ids), "§6.2.3", "the founder is not one that the run allows")
+    begun = spec.beginning in (None, genesis.record.state_root)
+    demand(begun, "§6.2.3", "its state is not the one that the run begins with")
 
 
 class Named:

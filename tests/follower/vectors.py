@@ -67,6 +67,7 @@ def check_wire(path: Path) -> int:
     v = {name: bytes.fromhex(text) for name, text in lines}
     spec, run = read_spec(v["spec"])
     read_spec(v["spec-with-pairs"])
+    demand(read_spec(v["spec-from-weights"])[0].beginning == bytes([0xB1]) * 32, "§2.1.1", "the beginning is another")
     record, fork = read_record(v["record"]), read_record(v["fork-record"])
     names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
     lineage = digest("starling fork v1", record.record.lineage, record.digest, names)

@@ -107,6 +107,13 @@ class Opt(NamedTuple):
     of: Any
 
 
+class Rest(NamedTuple):
+    """A value after its number at the end of a document; without the value nothing is there."""
+
+    number: int
+    of: Any
+
+
 U8 = Annotated[int, "B"]
 U16 = Annotated[int, "H"]
 U32 = Annotated[int, "I"]
@@ -172,6 +179,11 @@ class Reader:
                 return self.take(self.count(limit))
             case Opt(of):
                 return self.read(of) if self.one_of(OneOf(0, 1)) else None
+            case Rest(number, of):
+                if self.at == len(self.data):
+                    return None
+                self.one_of(OneOf(number, number))
+                return self.read(of)
         raise TypeError(f"{kind} is no type of §1.2.1")
 
 

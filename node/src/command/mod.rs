@@ -7,16 +7,17 @@ pub mod checkpoint;
 pub mod doctor;
 pub mod eval;
 mod export;
+mod exported;
 pub mod generate;
 pub mod invite;
 pub mod new;
 pub mod revoke;
 pub mod status;
+pub mod train;
 mod trained;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Code, Failure};
-use crate::runtime;
 use std::process::ExitCode;
 
 /// Runs the command and returns how the program ends.
@@ -26,7 +27,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::New(args) => new::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Train(args) if args.found => Err(Failure::message(Code::Usage, "--found is called --init now")),
-        Command::Train(args) => runtime::train(&args),
+        Command::Train(args) => train::run(&args),
         Command::Invite(args) => invite::run(&args),
         Command::Revoke(args) => revoke::run(&args),
         Command::Status(args) => status::run(&args),

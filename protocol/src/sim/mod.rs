@@ -86,6 +86,7 @@ pub fn specification(options: &Options) -> RunSpec {
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
         join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
+        beginning: options.from_weights.then(|| trainer::State::initial(options.mode).root),
         ..small
     }
 }

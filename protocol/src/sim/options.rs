@@ -70,6 +70,8 @@ pub struct Options {
     pub clocks_behind: bool,
     /// Nodes are also woken between the moments for which they ask, and nothing may happen then.
     pub probed: bool,
+    /// The run's specification names the state that founders begin with.
+    pub from_weights: bool,
     /// All nodes begin on a first record that names all of them.
     pub awake: bool,
     /// Microseconds between two faults, on average.
@@ -155,6 +157,7 @@ impl Options {
         }
         options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
         options.probed = Random::new(seed, "probes").chance(25);
+        options.from_weights = Random::new(seed, "weights").chance(10);
         options
     }
 
@@ -321,6 +324,7 @@ impl Options {
             strangers: 0,
             clocks_behind: false,
             probed: false,
+            from_weights: false,
             awake: false,
             every: SECOND,
             settled: 0,
@@ -342,7 +346,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 26] {
+    fn switches(&self) -> [(&'static str, bool); 27] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -369,6 +373,7 @@ impl Options {
             ("clocks-behind", self.clocks_behind),
             ("strangers", self.strangers > 0),
             ("probed", self.probed),
+            ("from-weights", self.from_weights),
             ("awake", self.awake),
         ]
     }

@@ -15,6 +15,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     let mut samples = vec![
         ("spec".to_owned(), encode_spec(&sample::spec())),
         ("spec-with-pairs".to_owned(), encode_spec(&sample::spec_with_pairs())),
+        ("spec-from-weights".to_owned(), encode_spec(&sample::spec_from_weights())),
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
@@ -70,6 +71,7 @@ fn the_files_bytes_decode_to_the_samples() {
     };
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
+    assert_eq!(decode_spec(&bytes("spec-from-weights")), Ok(sample::spec_from_weights()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
     assert_eq!(decode_record(&bytes("fork-record")), Ok(sample::fork()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));

@@ -34,6 +34,11 @@ pub fn spec_with_pairs() -> RunSpec {
     spec
 }
 
+/// The same run from weights.
+pub fn spec_from_weights() -> RunSpec {
+    RunSpec { beginning: Some(digest(0xb1)), ..spec() }
+}
+
 pub fn spec() -> RunSpec {
     RunSpec { creator: Some(signer().id()), ..crate::sample::spec() }
 }
