@@ -33,6 +33,7 @@ use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
+use starling_protocol::amendment::Settings as Amended;
 use starling_protocol::engine::io::Finish;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
@@ -426,7 +427,9 @@ fn no_record(spec: &RunSpec) -> Record {
             merge_norm_bits: 0,
             members: Vec::new(),
             ring: Vec::new(),
+            settings: Amended::default(),
         },
+        amended: None,
     }
 }
 
