@@ -33,6 +33,9 @@ pub struct Options {
     pub probation: u32,
     /// The run's creator revokes tickets and identities.
     pub revocations: bool,
+    /// Operators amend the run, and the run has a creator whose word alone counts.
+    pub amendments: bool,
+    pub creator: bool,
     /// Rounds of the run; 0 = unbounded.
     pub rounds: u64,
     pub crashes: bool,
@@ -155,6 +158,13 @@ impl Options {
         }
         options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
         options.probed = Random::new(seed, "probes").chance(25);
+        let mut amending = Random::new(seed, "amendments");
+        options.amendments = !options.awake && amending.chance(25);
+        options.creator = options.amendments && amending.chance(70);
+        // A run that is over goes on by an amendment.
+        if options.amendments && amending.chance(20) {
+            options.rounds = amending.between(3, 12);
+        }
         options
     }
 
@@ -295,6 +305,8 @@ impl Options {
             admission: AdmissionMode::Open,
             probation: 0,
             revocations: false,
+            amendments: false,
+            creator: false,
             rounds: 0,
             crashes: false,
             silent: false,
@@ -342,7 +354,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 26] {
+    fn switches(&self) -> [(&'static str, bool); 28] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -365,6 +377,8 @@ impl Options {
             ("leaves", self.leaves),
             ("ambushes", self.ambushes),
             ("revocations", self.revocations),
+            ("amendments", self.amendments),
+            ("creator", self.creator),
             ("late-votes", self.late_votes > 0),
             ("clocks-behind", self.clocks_behind),
             ("strangers", self.strangers > 0),

@@ -137,6 +137,13 @@ fn history() -> History {
     alone.ready.statements = vec![suspect(B), revoked(E)];
     (alone.ready.merges, alone.ready.merged_tokens) = (Some(digest(0x52)), 1_000);
     history.commit("a suspicion, a revocation, and a lineage merged", &[alone]);
+
+    // The run's creator amends it: the settings after the record are others.
+    let mut alone = history.ready(D);
+    let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
+    let amendment = Amendment::next(&history.head.next.settings, 0, changes);
+    alone.ready.amends = Some(amendment.sign(&Ed25519Signer::from_secret(&[7; 32]), &history.head.run));
+    history.commit("an amendment", &[alone]);
     history
 }
 
