@@ -3,7 +3,9 @@
 use crate::fields;
 use crate::json::{Json, object};
 use crate::made::{self, digest, id, joins, ready, revoked, suspect};
+use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::succession::{self, SignedReady};
+use starling_protocol::identity::Ed25519Signer;
 use starling_protocol::message::PeerRtt;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
