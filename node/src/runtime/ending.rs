@@ -13,6 +13,9 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// A loss of so many times that of guessing is that of a training which has diverged. A model that has hardly been
 /// trained is about as good as guessing.
 const DIVERGED: f64 = 2.0;
+/// Time for which it stays to catch up with members that have gone on by an amendment, and how often it looks at that.
+const CATCHING_UP: Duration = Duration::from_secs(600);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Time that the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -26,12 +29,6 @@ impl Driver {
         if finish == Finish::Left {
             self.leaving_checkpoint(queues).await?;
         }
-        if finish == Finish::BudgetSpent {
-            self.final_checkpoint(queues).await?;
-            let sequences = self.settings.validate_sequences;
-            self.device.validate(sequences);
-            self.farewell(queues, sequences > 0).await?;
-        }
         self.residuals.save().await;
         let diverged = self.diverged().filter(|_| finish == Finish::BudgetSpent);
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
@@ -44,6 +41,23 @@ impl Driver {
         }
     }
 
+    /// At the end of the run a checkpoint is written, and peers get the last record. Returns whether the node goes on,
+    /// because an amendment has added to the budget meanwhile.
+    pub(super) async fn end_of_run(&mut self, queues: &mut Queues) -> Result<bool, Failure> {
+        if self.finish != Some(Finish::BudgetSpent) {
+            return Ok(false);
+        }
+        self.device.close();
+        // What the last validation shows is told, and ends nothing any more.
+        let halts = std::mem::replace(&mut self.settings.halt_on_divergence, false);
+        self.final_checkpoint(queues).await?;
+        let sequences = self.settings.validate_sequences;
+        self.device.validate(sequences);
+        self.farewell(queues, sequences > 0).await?;
+        self.settings.halt_on_divergence = halts;
+        Ok(self.finish.is_none())
+    }
+
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
         let validation = self.gauges.validation.map(|nats_per_byte| nats_per_byte * self.bytes_per_token());
@@ -51,20 +65,28 @@ impl Driver {
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
-    /// validation.
+    /// validation. A node that was started at the end waits for others that may have more of the budget.
     async fn farewell(&mut self, queues: &mut Queues, mut validating: bool) -> Result<(), Failure> {
-        let (farewell, patience) = (Instant::now() + FAREWELL, Instant::now() + PATIENCE);
+        let began = Instant::now();
+        let (farewell, patience, catching_up) = (began + FAREWELL, began + PATIENCE, began + CATCHING_UP);
         let mut alarm = Alarm::default();
+        let began_over = self.gauges.loss.is_none();
         loop {
             let now = Instant::now();
-            let others_wait = now < farewell && !self.everybody_finished();
-            if !others_wait && (!validating || now >= patience) {
+            let others_wait = now < farewell && (began_over || !self.everybody_finished())
+                || now < catching_up && self.engine.catches_up();
+            if self.finish.is_none() || !others_wait && (!validating || now >= patience) {
                 return Ok(());
             }
-            let ends = if others_wait { farewell } else { patience };
+            let ends = if others_wait && now < farewell { farewell } else { patience.max(now + LOOK_AGAIN) };
             tokio::select! {
                 Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                Some(asked) = queues.questions.recv() => {
+                    self.answer(asked).await?;
+                    self.feed(Input::Tick).await?;
+                }
                 Some(happened) = queues.trainer_events.recv() => {
                     validating &= !matches!(happened, TrainerEvent::Validated { .. });
                     self.trainer_event(happened).await?;

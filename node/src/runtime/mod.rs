@@ -3,6 +3,7 @@
 mod afresh;
 mod again;
 mod alarm;
+mod amend;
 mod arrival;
 mod background;
 mod beginning;
@@ -65,6 +66,7 @@ mod undurable;
 mod variant;
 mod view;
 
+pub use amend::AMENDMENT_FILE;
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
 pub use driver::asked_to_leave;
@@ -73,4 +75,5 @@ pub use memory::{Machine, MemoryNeed, Trains};
 pub use origin::read_ticket;
 pub use setup::{checkpoints_folder, home_of, train};
 pub use text::check as check_run_file;
+pub use ticket::next_amendment;
 pub use tokenizer::TOKENIZER_FILE;

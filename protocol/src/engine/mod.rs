@@ -459,6 +459,11 @@ impl Engine {
         self.ctx.proposals()
     }
 
+    /// Whether a catch-up is under way.
+    pub fn catches_up(&self) -> bool {
+        !self.sync.catch_up.is_idle()
+    }
+
     /// The node's head record, if it has one.
     pub fn head(&self) -> Option<&Record> {
         self.ctx.head.as_ref().map(|head| &head.record)
