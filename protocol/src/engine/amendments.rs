@@ -34,8 +34,8 @@ impl Amendments {
     /// nobody's agreement.
     pub fn stated(&self, signed: bool, round: u64) -> Option<&Amendment> {
         let agreed = |name: &Digest| signed || self.agreed == Some(*name);
-        let mut due = self.known.iter().filter(|(name, amendment)| agreed(name) && amendment.is_due(round));
-        due.next().map(|(_, amendment)| amendment)
+        let due = self.known.iter().find(|(name, amendment)| agreed(name) && amendment.is_due(round));
+        due.map(|(_, amendment)| amendment)
     }
 
     /// Those that wait for a record, by ascending name, and whether this node's operator agrees to them.

@@ -3,7 +3,6 @@ use crate::amendment::Changes;
 use crate::engine::succession;
 use crate::message::Ready;
 use crate::record::Member;
-use crate::run::RunSpec;
 use crate::sample;
 use crate::wire::sample::{self as examples, digest, node};
 
