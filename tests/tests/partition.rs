@@ -4,7 +4,7 @@ use serde_json::Value;
 use starling_tests::flock::{among_friends, built_binaries};
 use starling_tests::netns::Network;
 use starling_tests::process::{Process, run};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -272,12 +272,12 @@ fn an_amendment_of_the_smaller_part_waits_for_a_quorums_operators() {
     }
     // The others' operators ask for the same.
     assert!(flock.operate(0, &["change", "lr=0.0001"]));
-    let (mut ids, mut rounds) = (BTreeMap::new(), BTreeMap::new());
+    let (mut ids, mut rounds) = (BTreeSet::new(), BTreeSet::new());
     for node in &mut flock.nodes {
         let event = node.wait(LIMIT, "amended", |_| true).expect("it is in force");
         assert_eq!(event["changes"]["inner.lr"], "0.0001");
-        ids.insert(event["id"].to_string(), ());
-        rounds.insert(event["round"].to_string(), ());
+        ids.insert(event["id"].to_string());
+        rounds.insert(event["round"].to_string());
     }
     assert_eq!((ids.len(), rounds.len()), (1, 1), "one amendment, from one round on: {rounds:?}");
     flock.assert_one_history();
