@@ -112,7 +112,7 @@ impl Driver {
 }
 
 /// Changed values by their keys.
-pub fn texts(changes: &Changes) -> BTreeMap<String, String> {
+fn texts(changes: &Changes) -> BTreeMap<String, String> {
     changes.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
