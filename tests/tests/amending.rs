@@ -73,6 +73,7 @@ fn a_run_that_is_over_goes_on_when_its_creator_adds_to_the_budget() {
     let mut nodes = flock.small_nodes(2, LIMIT).expect("two nodes");
     for node in &mut nodes {
         node.wait(LIMIT, "finished", |_| true).expect("the run ends");
+        node.wait_exit(LIMIT).expect("and the node with it");
     }
     let again = |n: usize| {
         let options = NodeOptions { again: true, ..NodeOptions::default() };

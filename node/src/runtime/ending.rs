@@ -70,7 +70,8 @@ impl Driver {
         let began = Instant::now();
         let (farewell, patience, catching_up) = (began + FAREWELL, began + PATIENCE, began + CATCHING_UP);
         let mut alarm = Alarm::default();
-        let began_over = self.gauges.loss.is_none();
+        let others = self.engine.head().is_some_and(|head| head.next.members.len() > 1);
+        let began_over = others && self.gauges.loss.is_none();
         loop {
             let now = Instant::now();
             let others_wait = now < farewell && (began_over || !self.everybody_finished())
