@@ -3,6 +3,7 @@
 //!
 //! They are part of the library: a feature for tests alone would change what the programs are built from.
 
+use crate::amendment::Settings;
 use crate::difference::Limits;
 use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use crate::path::Link;
@@ -103,6 +104,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec
         merge_norm_bits: 0,
         members,
         ring: Vec::new(),
+        settings: Settings::default(),
     };
     Record {
         run: spec.digest(),
@@ -122,6 +124,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec
         grants: Vec::new(),
         revoked: Vec::new(),
         next,
+        amended: None,
     }
 }
 

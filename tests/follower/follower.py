@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from collections.abc import Mapping
 
+from amendments import check_amended, in_force
 from records import COMMIT, GENESIS, KINDS, Link, audit, check_after, read_record
 from specification import LIST, TICKET, RunSpec, read_spec
 from state import STATE_CHUNK, State, initial_state, read_manifest, root_of, state_of, step
@@ -112,6 +113,8 @@ class Follower:
             audit(parent.record, link.record)
         with Named(votes, name):
             self.seen["signatures"] += check_certificate(self.spec, parent, link, files.read(votes))
+        with Named(name, "spec"):
+            check_amended(self.spec, self.run, link.record.amended, link.record.next.settings)
         if self.state is not None and link.record.kind == COMMIT:
             self.apply(files, parent, link)
         self.head = link
@@ -125,7 +128,8 @@ class Follower:
         assert self.state is not None
         with Named(name):
             demand(digest("starling update v1", update) == record.update, "§1.1.1", "it has not the record's digest")
-            self.state = step(self.spec, parent.record, record, update, self.state)
+            terms = in_force(self.spec, parent.record.next.settings)
+            self.state = step(terms, parent.record, record, update, self.state)
         with Named(name, name_of(record.seq, "record")):
             demand(self.state.root() == record.state_root, "§2.8.3", "the state after it has another root than the record's")
         self.seen["updates"] += 1

@@ -3,6 +3,7 @@
 mod at_rest;
 pub mod audit;
 pub mod chain;
+pub mod change;
 pub mod checkpoint;
 pub mod doctor;
 pub mod eval;
@@ -30,6 +31,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Invite(args) => invite::run(&args),
         Command::Revoke(args) => revoke::run(&args),
+        Command::Change(args) => change::run(&args),
+        Command::Agree(args) => change::agree(&args),
         Command::Status(args) => status::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Chain(command) => chain::run(&command),

@@ -8,12 +8,13 @@ use crate::watch::names::{labelled, short};
 use crate::watch::pair::Pair;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status,
-    UnreachedStatus, ask, running_homes,
+    AmendedStatus, Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, ProposalStatus, Question,
+    QuorumStatus, Status, UnreachedStatus, ask, running_homes,
 };
 use crate::watch::terminal;
 use anyhow::Context;
 use starling_words::count;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Status(status) => status,
         Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
-        Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } => {
+        Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
             return Err(Failure::message(Code::Refused, "the node answered another question: update it"));
         }
     };
@@ -81,6 +82,7 @@ fn text(status: &Status, verbose: bool) -> String {
     out += &status.quorum.as_ref().map(|quorum| quorum_text(quorum, &status.node)).unwrap_or_default();
     out += &pair_text(status).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
+    out += &amended_text(status.amended.as_ref(), &status.proposals);
     let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
     let per_byte = if verbose { per_byte } else { String::new() };
     out += &format!(
@@ -107,6 +109,34 @@ fn text(status: &Status, verbose: bool) -> String {
         );
     }
     out
+}
+
+/// Lines on amendments: those in force, and those that wait.
+fn amended_text(amended: Option<&AmendedStatus>, proposals: &[ProposalStatus]) -> String {
+    let listed = |changes: &BTreeMap<String, String>| {
+        let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        pairs.join(", ")
+    };
+    let mut out = amended.map_or(String::new(), |amended| {
+        format!("amended {}: {} ({})\n", times(amended.number), listed(&amended.changes), short(&amended.id))
+    });
+    for proposal in proposals {
+        let waits = match (proposal.by_creator, proposal.agreed) {
+            (true, _) => "waits for a record".to_owned(),
+            (false, true) => "agreed here, and waits for a quorum".to_owned(),
+            (false, false) => format!("agree with `starling agree {}`", short(&proposal.id)),
+        };
+        let from = match proposal.from_round {
+            0 => String::new(),
+            round => format!(" from round {round} on"),
+        };
+        out += &format!("amendment {}{from}: {}; {waits}\n", short(&proposal.id), listed(&proposal.changes));
+    }
+    out
+}
+
+fn times(number: u32) -> String {
+    if number == 1 { "once".into() } else { format!("{number} times") }
 }
 
 /// The table of members and guests.

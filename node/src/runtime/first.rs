@@ -7,6 +7,7 @@ use crate::exit::{Code, Failure};
 use anyhow::Context;
 use starling_kernels::{ModelConfig, initial_parameters};
 use starling_protocol::Digest;
+use starling_protocol::amendment::Settings;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, State};
@@ -116,6 +117,8 @@ fn no_record(spec: &RunSpec) -> Record {
             merge_norm_bits: 0,
             members: Vec::new(),
             ring: Vec::new(),
+            settings: Settings::default(),
         },
+        amended: None,
     }
 }

@@ -3,6 +3,7 @@
 mod afresh;
 mod again;
 mod alarm;
+mod amend;
 mod arrival;
 mod background;
 mod beginning;
@@ -70,6 +71,7 @@ mod variant;
 mod view;
 mod weights;
 
+pub use amend::AMENDMENT_FILE;
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
 pub use ledger::{store_failure, stored};
@@ -80,5 +82,6 @@ pub use settings::Settings;
 pub use setup::{checkpoints_folder, home_of, train};
 pub use signals::asked_to_leave;
 pub use text::check as check_run_file;
+pub use ticket::next_amendment;
 pub use tokenizer::TOKENIZER_FILE;
 pub use weights::Weights;

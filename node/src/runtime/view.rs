@@ -29,6 +29,8 @@ impl Driver {
                 self.invite(terms, reply);
                 return Ok(());
             }
+            Question::Change(change) => self.change(&change),
+            Question::Agree { id } => self.agree(&id),
             Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
                 Ok(revocation) => {
                     let subject = revocation.subject.to_string();
@@ -116,6 +118,8 @@ impl Driver {
             offers: None,
             gossip: None,
             probation: self.probation_status(&head.record),
+            amended: self.amended_status(),
+            proposals: self.proposal_status(),
             unreached: self.net.unreached().into_iter().map(unreached_row).collect(),
         };
         self.variants.show(&head.record, &mut status);
@@ -135,7 +139,7 @@ impl Driver {
     }
 
     fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {
-        let partition = &self.spec.partition;
+        let partition = &self.engine.in_force().partition;
         QuorumStatus {
             voters: quorum.voters,
             here: quorum.here,

@@ -162,6 +162,13 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::DifferenceLost { lineage, reason } => {
             format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
         }
+        Event::Amended { changes, round, .. } if changes.is_empty() => {
+            format!("round {round}: the run file's terms are in force again, without amendments")
+        }
+        Event::Amended { number, changes, round, .. } => {
+            let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            format!("from round {round} on the run is amended (number {number}): {}", pairs.join(", "))
+        }
         Event::Merged { lineage, round } => {
             format!("round {round}: the difference of lineage {} is merged", short(lineage))
         }

@@ -8,6 +8,7 @@
 //! the environment or a file: a caller that runs many seeds does so outside.
 
 mod ambush;
+mod amending;
 mod averaging;
 pub mod churn;
 pub mod circuit;

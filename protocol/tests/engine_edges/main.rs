@@ -1,6 +1,7 @@
 //! Answers of an engine to strangers, liars and garbage.
 
 mod admission;
+mod amendments;
 mod bench;
 mod certificates;
 mod disputes;
