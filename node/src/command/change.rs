@@ -5,6 +5,7 @@ use crate::cli::{AgreeArgs, ChangeArgs};
 use crate::exit::{Code, Failure};
 use crate::runtime::{AMENDMENT_FILE, home_of, next_amendment};
 use crate::watch::status::{Answer, Change, Question, ask, is_running};
+use crate::watch::terminal;
 use anyhow::Context;
 use starling_bootstrap::identity;
 use starling_protocol::amendment::Changes;
@@ -16,15 +17,16 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 /// The keys that may change, for errors.
-const KEYS: &str = "rounds, tokens, lr, lr_final, warmup_steps, weight_decay, clip, minority, grace_s, patience_s, share";
+const KEYS: &str =
+    "rounds, tokens, lr, lr_final, warmup_steps, weight_decay, clip, minority, grace_s, patience_s, share";
 
-/// Keys, or sections of the run file, that never change in a run, and why.
+/// Keys, or sections of the run file, that never change in a run, and why; of two rows that fit the first one counts.
 const FIXED: &[(&[&str], &str)] = &[
-    (
-        &["model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "seq_len", "tied", "vocab"],
-        "the shape of the model is that of every state and update",
-    ),
-    (&["data", "sources", "text", "tokenizer", "holdout"], "every position of the run names a sequence of this text"),
+    (&["beginning"], "the run's first record has the state that it names"),
+    (&["seq_len"], "every position of the run names a sequence of this length"),
+    (SHAPE, "the shape of the model is that of every state and update"),
+    (TOKENIZER, "the model knows the tokens of this one alone"),
+    (&["data", "sources", "text", "holdout"], "every position of the run names a sequence of this text"),
     (&["codec", "k", "engine", "sync", "fragments", "overlap", "mixing"], "all updates of a run are made in one way"),
     (&["outer", "momentum"], "the outer optimizer's moments belong to it"),
     (&["steps", "batch", "accumulate"], "leases are cut to it"),
@@ -33,12 +35,22 @@ const FIXED: &[(&[&str], &str)] = &[
     (&["seed", "name"], "it is part of the run's name"),
 ];
 
+/// A run that begins from a model has its sizes and its tokenizer.
+const SHAPE: &[&str] = &[
+    "model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "tied", "vocab", "rope_theta", "norm_eps",
+];
+const TOKENIZER: &[&str] = &["tokenizer"];
+
 /// Hands the amendment to the running node, or leaves it in a stopped node's folder for its next start.
 pub fn run(args: &ChangeArgs) -> Result<ExitCode, Failure> {
     let changes = changes(&args.changes).map_err(|why| Failure::message(Code::Usage, why))?;
     let from = from_round(&args.from_round)?;
     let home = home_of(args.node.run.as_deref(), args.node.home.as_deref())?;
-    if is_running(&home) { tell(&home, Question::Change(Change { changes, from })) } else { leave(&home, changes, from) }
+    if is_running(&home) {
+        tell(&home, Question::Change(Change { changes, from }))
+    } else {
+        leave(&home, changes, from)
+    }
 }
 
 /// Has the running node agree to an amendment.
@@ -58,12 +70,15 @@ fn tell(home: &Path, question: Question) -> Result<ExitCode, Failure> {
             // A node that ends before a record holds it hands it in again.
             let kept = data_encoding::HEXLOWER.decode(bytes.as_bytes()).context("the node's answer does not parse")?;
             keep(home, &kept)?;
-            if agreed_by_all {
-                println!("amendment {number} ({id}): in force from the round after the record that holds it");
+            terminal::put(&if agreed_by_all {
+                format!("amendment {number} ({id}): in force from the round after the record that holds it\n")
             } else {
-                println!("amendment {number} ({id}): in force once a quorum's operators agree, each on its own node with");
-                println!("  starling agree {} --home DIR", &id[..id.len().min(16)]);
-            }
+                let begins: String = id.chars().take(16).collect();
+                format!(
+                    "amendment {number} ({id}): in force once a quorum's operators agree, each on its own node with\n  \
+                     starling agree {begins} --home DIR\n"
+                )
+            });
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
@@ -89,13 +104,13 @@ fn leave(home: &Path, changes: Changes, from: u64) -> Result<ExitCode, Failure> 
         return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
     }
     keep(home, &wire::encode_amendment(&amendment))?;
-    println!(
-        "amendment {} ({}) is in {}: the node's next start hands it in (`starling train --home {}`)",
+    terminal::put(&format!(
+        "amendment {} ({}) is in {}: the node's next start hands it in (`starling train --home {}`)\n",
         amendment.number,
         amendment.name(&spec.digest()),
         home.join(AMENDMENT_FILE).display(),
         home.display()
-    );
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,12 +178,16 @@ fn millis(key: &str, value: &str) -> Result<u32, String> {
 /// Why a key cannot change, and the way out.
 fn fixed(key: &str, short: &str) -> String {
     if short.starts_with("validat") {
-        return format!("{key} is each node's own, and not the run's: set it in the node file, and start the node again");
+        return format!(
+            "{key} is each node's own, and not the run's: set it in the node file, and start the node again"
+        );
     }
     let section = key.split_once('.').map_or(key, |(section, _)| section);
-    let why = FIXED.iter().find(|(keys, _)| keys.contains(&short) || keys.contains(&section)).map(|(_, why)| *why);
-    match why {
-        Some(why) => format!(
+    match FIXED.iter().find(|(keys, _)| keys.contains(&short) || keys.contains(&section)) {
+        Some((keys, why)) if [SHAPE, TOKENIZER].contains(keys) => {
+            format!("{key} cannot change in a run: {why}. A new run has its own: `starling new` writes its file")
+        }
+        Some((_, why)) => format!(
             "{key} cannot change in a run: {why}. A new run may begin from this one's model: `starling train --from \
              CHECKPOINT --run new.toml`"
         ),
@@ -188,15 +207,20 @@ mod tests {
     fn keys_are_those_of_the_run_file_with_their_section_or_without() {
         let asked = of(&["rounds=4000", "inner.lr=1e-3", "grace_s=20", "partition.minority=wait"]);
         let minority = Some(Minority::Wait);
-        let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), grace_ms: Some(20_000), minority, ..Changes::default() };
+        let changes =
+            Changes { rounds: Some(4_000), lr: Some(1e-3), grace_ms: Some(20_000), minority, ..Changes::default() };
         assert_eq!(asked, Ok(changes));
     }
 
     #[test]
     fn what_cannot_change_is_refused_with_the_reason_and_the_way_out() {
-        for key in ["model.layers", "layers", "data.sources", "codec", "sync.engine", "outer.lr", "admission.mode", "seed"] {
+        let from = ["data.sources", "codec", "sync.engine", "outer.lr", "admission.mode", "seed", "model.seq_len"];
+        // A run that begins from a model has its sizes and its tokenizer.
+        let anew = ["model.layers", "layers", "model.norm_eps", "data.tokenizer"];
+        let from = from.map(|key| (key, "--from CHECKPOINT"));
+        for (key, way) in from.into_iter().chain(anew.map(|key| (key, "starling new"))) {
             let why = of(&[&format!("{key}=1")]).expect_err(key);
-            assert!(why.contains("cannot change") && why.contains("--from CHECKPOINT"), "{why}");
+            assert!(why.contains("cannot change") && why.contains(way), "{why}");
         }
         for (pair, words) in [
             ("validate_every=3", "node file"),

@@ -73,7 +73,7 @@ impl Driver {
             let on = list(&waiting.on);
             if view.quorum.quorum_lost.is_some() && !view.quorum.frozen {
                 let left = view.quorum.forks_in.map(|micros| micros as f64 / 1e6);
-                return words::cut_off(&self.spec.partition.minority.to_string(), &on, left);
+                return words::cut_off(&self.engine.in_force().partition.minority.to_string(), &on, left);
             }
             return words::waiting(&on, waiting.why);
         }
@@ -90,7 +90,7 @@ impl Driver {
         let Some(other) = other.filter(|_| votes && view.quorum.voters == 2 && view.quorum.here == 2) else {
             return Vec::new();
         };
-        let partition = &self.spec.partition;
+        let partition = &self.engine.in_force().partition;
         let pair = Pair {
             other: &self.screen.names().label(&other.id.to_string()),
             senior: view.quorum.distinguished == Some(self.me),

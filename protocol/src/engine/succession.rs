@@ -86,7 +86,7 @@ pub fn commit(
     let ring = tour::ring(parent, &parent_digest, spec, contributions, &members);
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
-    let amended = amending::chosen(parent, &parent_digest, spec, contributions);
+    let amended = amending::chosen(parent, spec, contributions);
     let settings = amending::settings(parent, amended.as_ref());
     Some(Record {
         run: parent.run,

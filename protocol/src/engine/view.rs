@@ -224,7 +224,7 @@ impl Scene<'_> {
 
     fn quorum(&self) -> QuorumView {
         let Some(head) = &self.ctx.head else { return QuorumView::default() };
-        let (voters, policy) = (head.quorum.voters(), self.ctx.spec.partition.minority);
+        let (voters, policy) = (head.quorum.voters(), self.ctx.rules.partition.minority);
         let fork = self.round.and_then(|round| round.quorum_loss.due_at(self.ctx.fork_grace()));
         QuorumView {
             voters: voters.len(),

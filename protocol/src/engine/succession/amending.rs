@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The amendment that the COMMIT of these contributions holds. It is stated by one contributing voter, which has checked
 /// the creator's signature, or, in a run without a creator, by a quorum of voters. Of several that could stand it is
 /// the one with the smallest name.
-pub fn chosen(parent: &Record, digest: &Digest, spec: &RunSpec, contributions: &[SignedReady]) -> Option<Amendment> {
+pub fn chosen(parent: &Record, spec: &RunSpec, contributions: &[SignedReady]) -> Option<Amendment> {
     if contributions.iter().all(|c| c.ready.amends.is_none()) {
         return None;
     }
-    let quorum = Quorum::after(parent, digest);
+    let quorum = Quorum::after(parent);
     let round = parent.round.checked_add(1)?;
     let stands = |amendment: &Amendment| {
         let signed = amendment.signature.is_some() == spec.creator.is_some();
