@@ -152,11 +152,11 @@ fn set(changes: &mut Changes, key: &str, short: &str, value: &str) -> Result<(),
     match short {
         "rounds" => changes.rounds = Some(parsed(key, value, "a whole number")?),
         "tokens" => changes.tokens = Some(parsed(key, value, "a whole number")?),
-        "lr" if !key.starts_with("outer") => changes.lr = Some(parsed(key, value, "a number")?),
-        "lr_final" => changes.lr_final = Some(parsed(key, value, "a number")?),
+        "lr" if !key.starts_with("outer") => changes.lr = Some(number(key, value)?),
+        "lr_final" => changes.lr_final = Some(number(key, value)?),
         "warmup_steps" => changes.warmup_steps = Some(parsed(key, value, "a whole number")?),
-        "weight_decay" => changes.weight_decay = Some(parsed(key, value, "a number")?),
-        "clip" => changes.clip = Some(parsed(key, value, "a number")?),
+        "weight_decay" => changes.weight_decay = Some(number(key, value)?),
+        "clip" => changes.clip = Some(number(key, value)?),
         "minority" => changes.minority = Some(parsed::<Minority>(key, value, "fork, wait or halt")?),
         "grace_s" => changes.grace_ms = Some(millis(key, value)?),
         "patience_s" => changes.patience_ms = Some(millis(key, value)?),
@@ -168,6 +168,12 @@ fn set(changes: &mut Changes, key: &str, short: &str, value: &str) -> Result<(),
 
 fn parsed<T: FromStr>(key: &str, value: &str, what: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{key}={value}: not {what}"))
+}
+
+/// A number that the status socket's JSON can hold.
+fn number(key: &str, value: &str) -> Result<f64, String> {
+    let number: f64 = parsed(key, value, "a number")?;
+    if number.is_finite() { Ok(number) } else { Err(format!("{key}={value}: not a number")) }
 }
 
 fn millis(key: &str, value: &str) -> Result<u32, String> {
@@ -229,6 +235,7 @@ mod tests {
             ("rounds=many", "not a whole number"),
             ("grace_s=99999999", "too many"),
             ("minority=stay", "fork, wait or halt"),
+            ("lr=nan", "not a number"),
         ] {
             let why = of(&[pair]).expect_err(pair);
             assert!(why.contains(words), "{why}");
