@@ -49,8 +49,8 @@ impl Driver {
         }
     }
 
-    /// At the end of the run a checkpoint is written, and peers get the last record. A node that is asked to leave stops
-    /// doing so. The node has no reason to finish afterwards if an amendment has added to the budget meanwhile.
+    /// Writes the model that the run ends with, and gives peers the last record. A node that is asked to leave stops
+    /// doing so. If an amendment has added to the budget meanwhile, the node has no reason to finish any more.
     pub(super) async fn end_of_run(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         if self.finish != Some(Finish::BudgetSpent) {
             return Ok(());
