@@ -26,7 +26,7 @@ MESSAGES: dict[str, tuple[int, Any]] = {
     "head": (2, (HEAD_REF, U64, Annotated[int, OneOf(1, 10)], U64,
                  Annotated[Any, Opt((Annotated[int, OneOf(1, 4)], B32))])),
     "join": (3, (HEAD_REF, B32, U64, Annotated[bytes, BytesOf(256)])),
-    "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 2)],
+    "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 8)],
                   Bool, Annotated[Any, Opt(B32)], U64, Annotated[Any, ListOf((U16, U16), 64)],
                   Annotated[Any, Opt(Amendment)])),
     "leave": (7, (B32, U64)),
