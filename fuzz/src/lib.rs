@@ -109,6 +109,10 @@ pub fn revocation(data: &[u8]) {
     canonical(data, wire::decode_revocation, wire::encode_revocation);
 }
 
+pub fn amendment(data: &[u8]) {
+    canonical(data, wire::decode_amendment, wire::encode_amendment);
+}
+
 /// Header of a tensor frame, and the payload behind it.
 pub fn frame(data: &[u8]) {
     let Ok(header) = frame::FrameHeader::decode(data.get(..80).unwrap_or(data)) else { return };

@@ -26,8 +26,9 @@ fn seeds() {
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         let (name, hex) = line.split_once(' ').expect("name and bytes");
         let target = match name {
-            "spec" => "run_spec",
-            "record" | "certificate" | "vote_state" | "candidate" | "ticket" | "revocation" => name,
+            "spec" | "spec-with-pairs" | "spec-from-weights" => "run_spec",
+            "amended-record" | "fork-record" => "record",
+            "record" | "certificate" | "vote_state" | "candidate" | "ticket" | "revocation" | "amendment" => name,
             name if name.starts_with("envelope-") => "envelope",
             _ => continue,
         };

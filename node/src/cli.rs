@@ -25,6 +25,10 @@ pub enum Command {
     Invite(InviteArgs),
     /// Shut a node, or a ticket, out of this run for good; for the run's creator
     Revoke(RevokeArgs),
+    /// Amend what may change in this run: budget, learning rate, partition policy; for the run's creator, if it has one
+    Change(ChangeArgs),
+    /// Agree to an amendment of a run without a creator, for this machine's node
+    Agree(AgreeArgs),
     /// Ask the node running on this machine what it does and what it waits for
     Status(StatusArgs),
     /// Write, list, verify or export checkpoints
@@ -141,6 +145,9 @@ pub struct TrainArgs {
     pub init: bool,
     #[arg(long, hide = true)]
     pub found: bool,
+    /// Begin a new run from a trained model: the folder of a checkpoint, of a node (its newest state), or of an export
+    #[arg(long, value_name = "CHECKPOINT", requires = "run", conflicts_with_all = ["join", "force_lineage"])]
+    pub from: Option<PathBuf>,
     /// Go on alone, as a new lineage, from the state on this disk, even if other nodes are there: when the quorum is
     /// lost for good
     #[arg(long, conflicts_with_all = ["join", "init"])]
@@ -230,6 +237,27 @@ pub struct RevokeArgs {
     /// The node that the ticket is made out to, if it was made with --holder (64 hex digits)
     #[arg(long, value_name = "ID", conflicts_with = "id")]
     pub holder: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    /// What changes: rounds, tokens, lr, lr_final, warmup_steps, weight_decay, clip, minority, grace_s, patience_s, share
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub changes: Vec<String>,
+    /// First round that it may be in force in: `next`, or a number
+    #[arg(long, value_name = "ROUND", default_value = "next")]
+    pub from_round: String,
+    #[command(flatten)]
+    pub node: HomeArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AgreeArgs {
+    /// The amendment, as `starling status` shows it: at least 8 hex digits
+    #[arg(value_name = "ID")]
+    pub id: String,
+    #[command(flatten)]
+    pub node: HomeArgs,
 }
 
 #[derive(Debug, Args)]

@@ -127,7 +127,7 @@ impl Ticket {
         uses: u32,
     ) -> Self {
         let mut ticket = Self { nonce, holder, expires, uses, signature: [[0; 32]; 2] };
-        ticket.signature = halves(signer.sign(&ticket.terms(TICKET_DOMAIN, run).0));
+        ticket.signature = signer.sign(&ticket.terms(TICKET_DOMAIN, run).0).halves();
         ticket
     }
 
@@ -138,7 +138,7 @@ impl Ticket {
 
     /// Whether the creator of the run signed these terms.
     pub fn verify(&self, verifier: &dyn Verifier, run: &Digest, creator: &NodeId) -> bool {
-        verifier.verify(creator, &self.terms(TICKET_DOMAIN, run).0, &whole(&self.signature))
+        verifier.verify(creator, &self.terms(TICKET_DOMAIN, run).0, &Signature::whole(&self.signature))
     }
 
     /// The digest of the ticket's terms, under a domain.
@@ -153,13 +153,13 @@ impl Revocation {
     /// Revokes for a run, as its creator.
     pub fn sign(signer: &dyn Signer, run: &Digest, kind: SubjectKind, subject: Digest) -> Self {
         let mut revocation = Self { kind, subject, signature: [[0; 32]; 2] };
-        revocation.signature = halves(signer.sign(&revocation.terms(run).0));
+        revocation.signature = signer.sign(&revocation.terms(run).0).halves();
         revocation
     }
 
     /// Whether the creator of the run revoked this subject.
     pub fn verify(&self, verifier: &dyn Verifier, run: &Digest, creator: &NodeId) -> bool {
-        verifier.verify(creator, &self.terms(run).0, &whole(&self.signature))
+        verifier.verify(creator, &self.terms(run).0, &Signature::whole(&self.signature))
     }
 
     fn terms(&self, run: &Digest) -> Digest {
@@ -245,20 +245,6 @@ fn by_ticket(
     } else {
         Ok(grant)
     }
-}
-
-fn halves(signature: Signature) -> [[u8; 32]; 2] {
-    let (mut first, mut second) = ([0; 32], [0; 32]);
-    first.copy_from_slice(&signature.0[..32]);
-    second.copy_from_slice(&signature.0[32..]);
-    [first, second]
-}
-
-fn whole(halves: &[[u8; 32]; 2]) -> Signature {
-    let mut bytes = [0; 64];
-    bytes[..32].copy_from_slice(&halves[0]);
-    bytes[32..].copy_from_slice(&halves[1]);
-    Signature(bytes)
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use super::tests::{Value, vote_state};
 use super::{Ballot, Said};
+use crate::NodeId;
 use crate::mutation::{self, Mutation};
 use crate::quorum::Quorum;
-use crate::{Digest, NodeId};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn id(index: usize) -> NodeId {
 
 impl Voting {
     fn new(inputs: [Value; VOTERS], crashes: u8, eager: bool) -> Self {
-        let quorum = Quorum::new(&Digest([5; 32]), (0..VOTERS).map(|i| (id(i), 0)).collect());
+        let quorum = Quorum::new((0..VOTERS).map(|i| (id(i), 0)).collect());
         Self { inputs, crashes, mutation: None, eager, quorum }
     }
 

@@ -2,9 +2,9 @@
 //! quorum that is healed while all others stay dead.
 
 use super::{Ballot, Choice, Said};
+use crate::NodeId;
 use crate::mutation::{self, Mutation};
 use crate::quorum::Quorum;
-use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 
 /// A record of this quality, or the SKIP.
@@ -80,8 +80,7 @@ impl Schedule {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let n = 2 + random.below(5);
-        let parent = Digest::of("ballot test", &[&seed.to_le_bytes()]);
-        let quorum = Quorum::new(&parent, (0..n).map(|i| (id(i), 0)).collect());
+        let quorum = Quorum::new((0..n).map(|i| (id(i), 0)).collect());
         let holding = [0, 30, 50, 70, 100][random.below(5)];
         let mut voter = |index: usize| {
             let mut holds = BTreeSet::new();
@@ -294,7 +293,7 @@ fn broken_rules_are_caught_at_once() {
 /// cannot get the bytes, and must not wait for them.
 #[test]
 fn a_copy_that_cannot_be_had_holds_nobody_up() {
-    let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
+    let quorum = Quorum::new((0..3).map(|i| (id(i), 0)).collect());
     let mut voters: Vec<Ballot<Value>> = (1..3).map(|at| Ballot::new(id(at))).collect();
     let carried = Said { ballot: 1, value: Value::Commit(1), voted: None };
     for voter in &mut voters {
@@ -320,7 +319,7 @@ fn a_copy_that_cannot_be_had_holds_nobody_up() {
 /// The estimate is lost with a connection, and only the vote after it is repeated.
 #[test]
 fn a_vote_stands_for_the_estimate_before_it() {
-    let quorum = Quorum::new(&Digest([3; 32]), (0..2).map(|i| (id(i), 0)).collect());
+    let quorum = Quorum::new((0..2).map(|i| (id(i), 0)).collect());
     let mut one = Ballot::new(id(0));
     one.propose(Value::Skip);
     one.say();
@@ -333,7 +332,7 @@ fn a_vote_stands_for_the_estimate_before_it() {
 
 /// Three voters. The first one proposes a value and has heard the second.
 fn after(own: Value, other: Said<Value>, patient: bool) -> (Ballot<Value>, Quorum) {
-    let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
+    let quorum = Quorum::new((0..3).map(|i| (id(i), 0)).collect());
     let mut one = Ballot::new(id(0));
     one.propose(own);
     one.say();
@@ -369,7 +368,7 @@ fn a_voter_that_has_seen_a_vote_waits_for_the_last_voter() {
 /// A quorum held its bytes, so at least one voter has them.
 #[test]
 fn a_value_that_was_voted_for_in_a_later_ballot_is_forced() {
-    let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
+    let quorum = Quorum::new((0..3).map(|i| (id(i), 0)).collect());
     let mut one = Ballot::new(id(0));
     one.propose(Value::Skip);
     one.say();

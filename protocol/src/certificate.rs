@@ -71,7 +71,13 @@ pub fn verify(
         }
         _ => {}
     }
-    let quorum = Quorum::after(parent, parent_digest);
+    if let Some(amendment) = &record.amended {
+        let signed = amendment.is_authorised(verifier, spec, &record.run);
+        let why = amendment.check(spec, &parent.next.settings).err().map(|error| error.to_string());
+        let why = why.or_else(|| (!signed).then(|| "nobody with a right to it has amended the run".to_owned()));
+        why.map_or(Ok(()), |why| Err(CertificateError::DoesNotFollow(why)))?;
+    }
+    let quorum = Quorum::after(parent);
     verify_votes(verifier, &record.run, &quorum, parent_digest, certificate).map(drop)
 }
 

@@ -70,6 +70,23 @@ impl fmt::Debug for NodeId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signature(pub [u8; 64]);
 
+impl Signature {
+    /// As wire types hold it: serde knows arrays up to 32.
+    pub(crate) fn halves(&self) -> [[u8; 32]; 2] {
+        let (mut first, mut second) = ([0; 32], [0; 32]);
+        first.copy_from_slice(&self.0[..32]);
+        second.copy_from_slice(&self.0[32..]);
+        [first, second]
+    }
+
+    pub(crate) fn whole(halves: &[[u8; 32]; 2]) -> Self {
+        let mut bytes = [0; 64];
+        bytes[..32].copy_from_slice(&halves[0]);
+        bytes[32..].copy_from_slice(&halves[1]);
+        Self(bytes)
+    }
+}
+
 /// Signs as one node.
 pub trait Signer: Send {
     /// The identity that [`Verifier::verify`] checks against.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod amendment;
 pub mod ancestry;
 pub mod audit;
 pub mod ballot;

@@ -3,7 +3,7 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;
@@ -17,8 +17,12 @@ pub const STATEMENTS_MAX: usize = 8;
 pub const RTTS_MAX: usize = 64;
 /// Members whose order in the reduction's ring a record states.
 pub const TOUR_MAX: usize = 64;
-/// Bytes of a signed READY: 384, 80 for each statement, and 4 for each measured peer.
-pub const READY_BYTES_MAX: usize = 384 + 80 * STATEMENTS_MAX + 4 * RTTS_MAX;
+/// Bytes of an encoded amendment.
+pub const AMENDMENT_BYTES_MAX: usize = 192;
+/// Amendments that a node knows and no record holds yet.
+pub const PROPOSALS_MAX: usize = 8;
+/// Bytes of a signed READY: 384, 80 for each statement, 4 for each measured peer, and an amendment.
+pub const READY_BYTES_MAX: usize = 384 + 80 * STATEMENTS_MAX + 4 * RTTS_MAX + AMENDMENT_BYTES_MAX;
 /// Bytes of an encoded candidate: its record and the READYs from which the record follows.
 pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
 /// Bytes of one signed vote inside a certificate, or of a Fork: 224, and its set.
@@ -84,7 +88,7 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
     let lists = FREE_SPANS_MAX * 16 + TOUR_MAX * 2 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
-    assert!(1024 + lists + MEMBERS_MAX * (112 + 73) <= RECORD_BYTES_MAX);
+    assert!(1024 + lists + 2 * AMENDMENT_BYTES_MAX + MEMBERS_MAX * (112 + 73) <= RECORD_BYTES_MAX);
     // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);

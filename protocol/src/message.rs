@@ -1,5 +1,6 @@
 //! Control messages between nodes. Tensor data travels in frames.
 
+use crate::amendment::Amendment;
 use crate::limits::{MEMBERS_MAX, RTTS_MAX, RUN_SPEC_BYTES_MAX, SET_BYTES_MAX, STATEMENTS_MAX, TICKET_BYTES_MAX};
 use crate::limits::{STATEMENT_BYTES_MAX, VOTE_BYTES_MAX, VOTERS_MAX};
 use crate::record::Measured;
@@ -27,6 +28,7 @@ pub enum Message {
     Start(Start),
     Evidence(Evidence),
     Alive(Alive),
+    Amend(Amendment),
 }
 
 /// First message in each direction of a connection.
@@ -167,6 +169,8 @@ pub struct Ready {
     /// Round-trip times, by ascending place in the head record's list of members.
     #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
     pub rtts: Vec<PeerRtt>,
+    /// The amendment that the sender passes on from the run's creator, or that its operator agrees to.
+    pub amends: Option<Amendment>,
 }
 
 /// A member's statement about another node.
@@ -362,6 +366,7 @@ impl Message {
             Self::Start(_) => "start",
             Self::Evidence(_) => "evidence",
             Self::Alive(_) => "alive",
+            Self::Amend(_) => "amend",
         }
     }
 }

@@ -86,6 +86,8 @@ mutations! {
     OffTheChain,
     /// Path: a path may go past the reader's head without the signatures of that head's voters.
     LeapTheHead,
+    /// Path: a run that begins from weights has a genesis of any state. `a_genesis_has_the_state_that_the_run_names`.
+    AnyBeginning,
     /// Engine: two records at one place freeze the node, whoever has signed both. `an_old_key_freezes_nobody`.
     HeedFormerVoters,
     /// Engine: between two forks of one record tokens count before voters.
@@ -144,9 +146,9 @@ mutations! {
     NoClip,
     /// Difference and succession: a merged difference weighs far more than it may. S11.
     WeighDifference,
-    /// Quorum: the distinguished voter is drawn from all voters, also from those that were absent.
+    /// Quorum: the distinguished voter is the senior one of all voters, also of those that were absent.
     DistinguishedOfAll,
-    /// Quorum: the distinguished voter is the one with the largest hash.
+    /// Quorum: the distinguished voter is the one that came last.
     DistinguishedLast,
     /// Lease: the first span that fits is cut, not the smallest.
     FirstFit,
@@ -172,6 +174,18 @@ mutations! {
     ExpiredTicketAdmits,
     /// Admission: a ticket admits more nodes than it may.
     UsedTicketAdmits,
+    /// Amendment: it counts, whoever signed it.
+    AnybodyAmends,
+    /// Amendment: any values will do.
+    AmendAnyValue,
+    /// Amendment: the newest one of a lineage counts once more. S30.
+    AmendTwice,
+    /// Amendment: in a run without a creator one voter's word is enough.
+    AmendByFew,
+    /// Engine: a node trains by an amendment that no record holds yet. S30.
+    AmendEarly,
+    /// Engine: a node trains by what its own operator hands in. S30.
+    AmendAlone,
     /// Succession: statements of learners count.
     LearnersSpeak,
     /// Succession: half of the voters remove a member that they suspect.
@@ -406,40 +420,12 @@ mutations! {
     KeepPartialSums,
     /// Ring: a member passes on no finished sum that has come to it. S8.
     PassNoSumsOn,
+    /// Engine: a senior voter that starts again goes on alone although the other one of two has gone on without it.
+    /// `a_senior_voter_that_starts_again_joins_the_other_one_that_went_on`.
+    StayAlone,
 }
 
 impl Mutation {
-    /// The test of `tests/engine_edges` that notices the bug, if no history of the simulator has to.
-    /// `tests/engine_edges/injected.rs` shows that each does.
-    pub const fn by_test(self) -> Option<&'static str> {
-        match self {
-            Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),
-            Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
-            Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),
-            Self::HeedAnybody => Some("only_messages_of_a_stranger_that_lead_to_a_seat_are_looked_at"),
-            Self::HoardEvidence => Some("evidence_is_held_against_members_only_and_heard_from_members_only"),
-            Self::SignatureFirst => Some("the_sender_of_a_message_is_compared_before_its_signature_is_checked"),
-            Self::HeedStrangers => Some("t21_strangers_bear_no_witness"),
-            Self::ResumeAnyLineage => Some("a_vote_state_of_another_lineage_is_not_taken_up"),
-            Self::LoseForksVotes => Some("a_forks_member_takes_its_vote_state_along_also_when_it_was_killed"),
-            Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
-            Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
-            Self::LearnersReport => Some("a_learners_report_takes_no_voter_out"),
-            Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
-            Self::FollowEnded => Some("only_a_quorum_that_has_ended_elsewhere_calls_a_node_there"),
-            Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
-            Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
-            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask"),
-            Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
-            Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
-            Self::LeaveTheAdmitted => Some("a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in"),
-            Self::LearnersJudge => Some("a_learner_waits_in_attempt_0_until_a_voter_goes_on"),
-            Self::EndlessPatience => Some("patience_with_newcomers_ends"),
-            Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
-            _ => None,
-        }
-    }
-
     /// The bug of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|mutation| mutation.name() == name)
@@ -482,6 +468,7 @@ pub fn everywhere(_: Mutation) -> bool {
     false
 }
 
+mod by_test;
 #[cfg(any(test, feature = "mutations"))]
 mod choice;
 

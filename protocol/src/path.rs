@@ -67,6 +67,8 @@ pub enum FalsePath {
     NoRoot,
     #[error("the path begins with a genesis whose founder {0} may not found this run")]
     Founder(NodeId),
+    #[error("the path begins with a genesis whose state is not the one that this run begins with")]
+    Beginning,
     #[error("the path is a genesis alone, and comes from {0}, which has not founded it")]
     Hearsay(NodeId),
     #[error("record {seq} of the path does not follow the record before it: {why}")]
@@ -92,6 +94,7 @@ impl FalsePath {
             Self::TooLong => "path_too_long",
             Self::NoRoot => "path_no_root",
             Self::Founder(_) => "path_founder",
+            Self::Beginning => "path_beginning",
             Self::Hearsay(_) => "path_hearsay",
             Self::Broken { .. } => "path_broken",
             Self::Certificate { .. } => "path_certificate",
@@ -183,7 +186,7 @@ fn go(chain: &impl Chain, path: &mut Vec<Link>, goal: u64) -> Option<bool> {
         if path.len() + 2 > PATH_LINKS_MAX {
             return Some(false);
         }
-        let quorum = Quorum::after(&trusted.record, &trusted.digest);
+        let quorum = Quorum::after(&trusted.record);
         let digest = trusted.digest;
         let leap = |seq: u64| chain.at(seq).and_then(|link| leap(chain, &quorum, &digest, link));
         // A record that is kept as a stone leads to its child.
@@ -317,7 +320,7 @@ pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
 
 /// Whether a quorum of the voters of the reader's record `last` has signed this link.
 fn vouched(chain: &impl Chain, last: u64, link: Option<&Link>) -> bool {
-    let own = chain.at(last).map(|own| Quorum::after(&own.record, &own.digest));
+    let own = chain.at(last).map(|own| Quorum::after(&own.record));
     let proof = link.and_then(|link| link.certificate.as_ref());
     own.zip(proof).is_some_and(|(quorum, proof)| quorum.met(&certificate::signers(proof)))
 }
@@ -339,6 +342,10 @@ fn check_genesis(
     }
     if let Some(founder) = genesis.members().find(|founder| !admission::may_found(spec, founder)) {
         return Err(FalsePath::Founder(founder));
+    }
+    let begun = spec.beginning.is_none_or(|root| root == genesis.state_root);
+    if !begun && !mutated!(Mutation::AnyBeginning) {
+        return Err(FalsePath::Beginning);
     }
     if alone && genesis.member(by).is_none() { Err(FalsePath::Hearsay(*by)) } else { Ok(()) }
 }
@@ -366,7 +373,7 @@ fn certified(
 
 /// Checks that the signers are a quorum of the voters of the last trusted record, too.
 fn jumps(trusted: &Link, link: &Link, proof: &Certificate) -> Result<(), FalsePath> {
-    let quorum = Quorum::after(&trusted.record, &trusted.digest);
+    let quorum = Quorum::after(&trusted.record);
     if link.record.lineage != trusted.record.lineage {
         return Err(broken(link, "it is a fork, and the record before it is not certified"));
     }

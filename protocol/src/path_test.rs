@@ -272,6 +272,19 @@ fn forged_paths_prove_nothing() {
 }
 
 #[test]
+fn a_genesis_has_the_state_that_the_run_names() {
+    let mut spec = sample::spec();
+    spec.beginning = Some(Digest([6; 32]));
+    let flock = Held::flock(&spec, 3, 100);
+    assert_eq!(check(&spec, Root::Founder, &flock.links), Ok(flock.ancestry.clone()));
+    spec.beginning = Some(Digest([7; 32]));
+    let other = Held::flock(&spec, 3, 100);
+    let refused = check(&spec, Root::Founder, &other.links).expect_err("it has another state");
+    assert!(refused == FalsePath::Beginning && refused.is_lie(), "{refused}");
+    assert_eq!(refused.reason(), "path_beginning");
+}
+
+#[test]
 fn a_genesis_is_its_founders() {
     let spec = sample::spec();
     let flock = Held::flock(&spec, 5, 100);

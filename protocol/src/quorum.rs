@@ -1,10 +1,10 @@
 //! The voters that decide: dynamic-linear quorums of a record's voters (`docs/protocol/4-agreement.md` §4.1; Jajodia
 //! and Mutchler, "Dynamic voting algorithms for maintaining the consistency of a replicated database", TODS 15(2),
-//! 1990).
+//! 1990). The order of the voters is that in which they came.
 
+use crate::NodeId;
 use crate::mutation::{Mutation, mutated};
-use crate::record::{Record, Role};
-use crate::{Digest, NodeId};
+use crate::record::{Member, Record};
 use std::collections::BTreeSet;
 
 /// The voters that decide on the record after a given one.
@@ -16,23 +16,15 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// The voters that `record`, with this digest, names for the next.
-    pub fn after(record: &Record, digest: &Digest) -> Self {
-        let voters = || record.next.members.iter().filter(|member| member.role == Role::Voter);
-        let all = voters().map(|member| (member.id, member.incarnation)).collect();
-        // Drawn from the voters that were there last: when a flock parts in two halves, the half that went on before
-        // goes on again.
-        let least = voters().map(|member| member.absent).min().unwrap_or_default();
-        let there = voters()
-            .filter(|member| member.absent == least || mutated!(Mutation::DistinguishedOfAll))
-            .map(|member| member.id);
-        Self { voters: all, distinguished: distinguished(digest, there) }
+    /// The voters that `record` names for the next.
+    pub fn after(record: &Record) -> Self {
+        let voters = record.voters().map(|voter| (voter.id, voter.incarnation)).collect();
+        Self { voters, distinguished: distinguished(record) }
     }
 
-    /// A quorum rule over these voters, by ascending identity; the distinguished one has the smallest hash with
-    /// `parent`.
-    pub fn new(parent: &Digest, voters: Vec<(NodeId, u64)>) -> Self {
-        let distinguished = distinguished(parent, voters.iter().map(|(id, _)| *id));
+    /// A quorum rule over these voters, by ascending identity, which came at once: the first is the distinguished one.
+    pub fn new(voters: Vec<(NodeId, u64)>) -> Self {
+        let distinguished = voters.first().map_or(NodeId([0; 32]), |(id, _)| *id);
         Self { voters, distinguished }
     }
 
@@ -72,19 +64,23 @@ impl Quorum {
     }
 }
 
-/// The node with the smallest hash among these.
-fn distinguished(parent: &Digest, among: impl Iterator<Item = NodeId>) -> NodeId {
-    let place = |id: NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), id);
-    (if mutated!(Mutation::DistinguishedLast) { among.map(place).max() } else { among.map(place).min() })
-        .map_or(NodeId([0; 32]), |(_, id)| id)
+/// The voter that has been a member for longest, of those that were there last: when a flock parts in two halves, the
+/// half that went on before goes on again.
+fn distinguished(record: &Record) -> NodeId {
+    let least = record.voters().map(|voter| voter.absent).min().unwrap_or_default();
+    let there = record.voters().filter(|voter| voter.absent == least || mutated!(Mutation::DistinguishedOfAll));
+    let order = |voter: &Member| (voter.since, voter.id);
+    let first = if mutated!(Mutation::DistinguishedLast) { there.map(order).max() } else { there.map(order).min() };
+    first.map_or(NodeId([0; 32]), |(_, id)| id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Role;
 
     fn quorum(n: u8) -> Quorum {
-        Quorum::new(&Digest([9; 32]), (0..n).map(|i| (NodeId([i; 32]), 7)).collect())
+        Quorum::new((0..n).map(|i| (NodeId([i; 32]), 7)).collect())
     }
 
     #[test]
@@ -102,21 +98,53 @@ mod tests {
         }
     }
 
+    /// A record with voters of these `since` and `absent`, by ascending id, and with a learner that came before them.
+    fn record(voters: &[(u64, u8)]) -> Record {
+        let mut record = crate::wire::sample::record();
+        let seat = |(place, (since, absent)): (usize, &(u64, u8))| {
+            let seat = crate::wire::sample::member(place as u8 + 1, 240 * place as u64);
+            Member { since: *since, absent: *absent, ..seat }
+        };
+        record.next.members = voters.iter().enumerate().map(seat).collect();
+        let learner = crate::wire::sample::member(0, 240 * voters.len() as u64);
+        record.next.members.insert(0, Member { role: Role::Learner, ..learner });
+        record
+    }
+
     #[test]
     fn half_a_flock_that_went_on_once_goes_on() {
-        let mut record = crate::wire::sample::record();
-        record.next.members = (0..4).map(|i| crate::wire::sample::member(i, 240 * u64::from(i))).collect();
-        let halves: [[NodeId; 2]; 2] =
-            [[0, 1], [2, 3]].map(|half: [usize; 2]| half.map(|at| record.next.members[at].id));
+        let halves = [[1, 2], [3, 4]].map(|half| half.map(|fill| NodeId([fill; 32])));
         for (went_on, stood_still) in [(0, 1), (1, 0)] {
-            for member in &mut record.next.members {
-                member.absent = u8::from(halves[stood_still].contains(&member.id));
-            }
-            // The choice among equal voters depends on the record's digest: any digest gives this result.
-            for digest in (0..32).map(|byte| Digest([byte; 32])) {
-                let quorum = Quorum::after(&record, &digest);
+            let absent = |half: usize| u8::from(half == stood_still);
+            // The voter that has been there for longest is in either half, and so is the first by id.
+            for since in [[0, 1, 2, 3], [3, 2, 1, 0], [5; 4]] {
+                let seat = |place: usize| (since[place], absent(place / 2));
+                let quorum = Quorum::after(&record(&[0, 1, 2, 3].map(seat)));
                 assert!(quorum.met_by(|id| halves[went_on].contains(id)));
                 assert!(!quorum.met_by(|id| halves[stood_still].contains(id)));
+            }
+        }
+    }
+
+    /// A tie is for the voter that has been a member for longest, then for the smaller id, record after record.
+    #[test]
+    fn with_half_of_the_voters_the_senior_one_decides() {
+        for (voters, senior) in [
+            (vec![(0, 0), (9, 0)], 1),
+            (vec![(9, 0), (0, 0)], 2),
+            (vec![(4, 0), (4, 0)], 1),
+            (vec![(0, 1), (9, 0)], 2),
+            (vec![(7, 0), (3, 0), (3, 0), (8, 0)], 2),
+            (vec![(7, 0), (3, 1), (3, 1), (8, 0)], 1),
+        ] {
+            let mut after = record(&voters);
+            for seq in [3, 4, 40] {
+                (after.seq, after.parent) = (seq, crate::wire::sample::digest(seq as u8));
+                let quorum = Quorum::after(&after);
+                assert_eq!(quorum.distinguished(), NodeId([senior; 32]), "{voters:?}");
+                let others = |id: &NodeId| *id != NodeId([senior; 32]);
+                let two = voters.len() == 2;
+                assert_eq!((quorum.met_by(|id| !others(id)), quorum.met_by(others)), (two, !two), "{voters:?}");
             }
         }
     }
@@ -127,6 +155,6 @@ mod tests {
         assert!(quorum.has(&NodeId([1; 32]), 7));
         assert!(!quorum.has(&NodeId([1; 32]), 8));
         assert!(!quorum.has(&NodeId([4; 32]), 7));
-        assert!(!Quorum::new(&Digest([9; 32]), Vec::new()).met_by(|_| true), "nobody is no quorum");
+        assert!(!Quorum::new(Vec::new()).met_by(|_| true), "nobody is no quorum");
     }
 }

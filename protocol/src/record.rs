@@ -1,5 +1,6 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
+use crate::amendment::{Amendment, Settings};
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
@@ -71,6 +72,8 @@ pub struct Record {
     pub revoked: Vec<Digest>,
     /// Settings and members of the next round.
     pub next: NextRound,
+    /// The amendment by which `next.settings` differ from those of the record before.
+    pub amended: Option<Amendment>,
 }
 
 /// One contribution as a record lists it.
@@ -125,6 +128,8 @@ pub struct NextRound {
     /// order.
     #[serde(deserialize_with = "bounded::list::<_, _, TOUR_MAX>")]
     pub ring: Vec<u16>,
+    /// The amendments of the lineage so far: they are in force in the next round.
+    pub settings: Settings,
 }
 
 /// The part of a member in the flock. The numbers are on the wire.

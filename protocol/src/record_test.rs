@@ -74,6 +74,44 @@ fn a_commit_is_checked() {
 }
 
 #[test]
+fn an_amendment_is_the_next_one_and_the_settings_follow_from_it() {
+    let (parent, amended) = (record(), crate::wire::sample::amended());
+    assert_eq!(decode_record(&encode_record(&amended)).as_ref(), Ok(&amended));
+    let skip = |r: &mut Record| *r = Record { amended: r.amended.clone(), ..unchanged(RecordKind::Skip) };
+    refuses(&amended, &[("a skip amends nothing", &skip)]);
+    let after = |change: &dyn Fn(&mut Record)| {
+        let mut child = crate::sample::commit(&parent, 1, parent.next.members.clone());
+        (child.amended, child.next.settings) = (amended.amended.clone(), amended.next.settings);
+        change(&mut child);
+        child.validate_after(&parent)
+    };
+    // The first round that it may be in force in is 6, and the record is that of round 4.
+    assert!(after(&|_| {}).is_err(), "it is too early");
+    let now = |r: &mut Record| {
+        let amendment = Amendment { from: 0, ..r.amended.clone().unwrap() };
+        r.next.settings = Settings::default().after(&amendment, &r.run);
+        r.amended = Some(amendment);
+    };
+    assert_eq!(after(&now), Ok(()));
+    let bad: [Change; 4] = [
+        ("settings without an amendment", &|r| r.amended = None),
+        ("an amendment without settings", &|r| r.next.settings = Settings::default()),
+        ("other settings", &|r| r.next.settings.changes.rounds = Some(1)),
+        ("another number", &|r| r.amended.as_mut().unwrap().number = 2),
+    ];
+    for (what, change) in bad {
+        let both = |r: &mut Record| {
+            now(r);
+            change(r);
+        };
+        assert!(after(&both).is_err(), "{what}");
+    }
+    let mut genesis = genesis();
+    genesis.next.settings = amended.next.settings;
+    assert!(genesis.validate_shape().is_err());
+}
+
+#[test]
 fn the_lists_that_a_lineage_carries_along_are_checked() {
     refuses(
         &record(),

@@ -35,6 +35,10 @@ pub struct RunSpec {
     pub admission: AdmissionSpec,
     pub join: JoinSpec,
     pub budget: Budget,
+    /// Root of the state with which the run begins, if that is not the state that follows from the seed. Its bytes are
+    /// only there if it is (`run/bytes.rs`).
+    #[serde(skip)]
+    pub beginning: Option<Digest>,
 }
 
 /// Sizes of a decoder-only transformer.
@@ -198,7 +202,9 @@ impl RunSpec {
 
     /// Every key in dotted form with its value as text; distinct values have distinct texts.
     fn entries(&self) -> Vec<(&'static str, String)> {
-        let Self { name, seed, creator, model, data, inner, outer, sync, partition, admission, join, budget } = self;
+        let Self { name, seed, creator, model, data, inner, outer, sync, .. } = self;
+        let Self { partition, admission, join, budget, beginning, .. } = self;
+        let beginning = beginning.map_or_else(|| "none".to_owned(), |root| root.to_string());
         let creator = creator.map_or_else(|| "none".to_owned(), |id| id.to_string());
         // Debug prints the shortest text that reads back as the same float.
         let float = |value: f64| format!("{value:?}");
@@ -216,6 +222,7 @@ impl RunSpec {
             ("model.tied", model.tied.to_string()),
             ("model.rope_theta", float(model.rope_theta)),
             ("model.norm_eps", float(model.norm_eps)),
+            ("model.beginning", beginning),
             ("data.manifest", data.manifest.to_string()),
             ("data.tokenizer", data.tokenizer.to_string()),
             ("inner.steps", inner.steps.to_string()),

@@ -3,6 +3,7 @@
 //!
 //! They are part of the library: a feature for tests alone would change what the programs are built from.
 
+use crate::amendment::Settings;
 use crate::difference::Limits;
 use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use crate::path::Link;
@@ -54,6 +55,7 @@ pub fn spec() -> RunSpec {
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         join: JoinSpec { patience_ms: 60_000, share: 25 },
         budget: Budget { rounds: 100, tokens: 0 },
+        beginning: None,
     }
 }
 
@@ -102,6 +104,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec
         merge_norm_bits: 0,
         members,
         ring: Vec::new(),
+        settings: Settings::default(),
     };
     Record {
         run: spec.digest(),
@@ -121,6 +124,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec
         grants: Vec::new(),
         revoked: Vec::new(),
         next,
+        amended: None,
     }
 }
 

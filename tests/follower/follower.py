@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from collections.abc import Mapping
 
+from amendments import check_amended, in_force
 from records import COMMIT, GENESIS, KINDS, Link, audit, check_after, read_record
 from specification import LIST, TICKET, RunSpec, read_spec
 from state import STATE_CHUNK, State, initial_state, read_manifest, root_of, state_of, step
@@ -112,6 +113,8 @@ class Follower:
             audit(parent.record, link.record)
         with Named(votes, name):
             self.seen["signatures"] += check_certificate(self.spec, parent, link, files.read(votes))
+        with Named(name, "spec"):
+            check_amended(self.spec, self.run, link.record.amended, link.record.next.settings)
         if self.state is not None and link.record.kind == COMMIT:
             self.apply(files, parent, link)
         self.head = link
@@ -125,7 +128,8 @@ class Follower:
         assert self.state is not None
         with Named(name):
             demand(digest("starling update v1", update) == record.update, "§1.1.1", "it has not the record's digest")
-            self.state = step(self.spec, parent.record, record, update, self.state)
+            terms = in_force(self.spec, parent.record.next.settings)
+            self.state = step(terms, parent.record, record, update, self.state)
         with Named(name, name_of(record.seq, "record")):
             demand(self.state.root() == record.state_root, "§2.8.3", "the state after it has another root than the record's")
         self.seen["updates"] += 1
@@ -136,6 +140,10 @@ class Follower:
         record, manifest = self.head.record, name_of(self.head.record.seq, "manifest")
         if manifest in files.names:
             self.state = self.load(files, manifest)
+        elif record.kind == GENESIS and self.spec.beginning:
+            # The weights are in no recording that begins with a later state.
+            demand(files.snapshot is not None, "§2.8.6", "the state that the run begins with is missing")
+            return
         elif record.kind == GENESIS:
             with Named(name_of(record.seq, "record")):
                 state = initial_state(self.spec)
@@ -171,6 +179,8 @@ def check_genesis(spec: RunSpec, genesis: Link) -> None:
     ids, admission = [m.id for m in genesis.record.next.members], spec.admission
     allowed = {LIST: admission.allow, TICKET: (spec.creator,)}.get(admission.mode, ids)
     demand(all(founder in allowed for founder in ids), "§6.2.3", "the founder is not one that the run allows")
+    begun = spec.beginning in (None, genesis.record.state_root)
+    demand(begun, "§6.2.3", "its state is not the one that the run begins with")
 
 
 class Named:

@@ -97,12 +97,13 @@ def world_of(vectors: Path) -> World:
 
 
 def check_halves(parent: Link) -> None:
-    """Checks that two of four voters are a quorum only with the distinguished one, which is never absent (§4.1)."""
-    members = [replace(m, role=VOTER, absent=int(n == 0)) for n, m in enumerate(parent.record.next.members)]
+    """Checks that two of four voters are a quorum only with the senior one of those that were there last (§4.1)."""
+    members = [replace(m, role=VOTER, absent=int(n == 0), since=(0, 9, 4, 9)[n])
+               for n, m in enumerate(parent.record.next.members)]
     four = Link(replace(parent.record, next=replace(parent.record.next, members=tuple(members))), parent.digest)
     pairs = [{a.id, b.id} for a, b in combinations(members, 2) if is_quorum(four, {a.id, b.id})]
     shared = set.intersection(*pairs) if pairs else set()
-    holds = len(pairs) == 3 and len(shared) == 1 and members[0].id not in shared
+    holds = len(pairs) == 3 and shared == {members[2].id}
     demand(holds, "§4.1", "halves of four voters that are no quorum, or should be none")
 
 

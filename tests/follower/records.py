@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 from collections.abc import Callable, Iterable
 
+from amendments import NONE, Amendment, Settings, check_form, settings_after
 from specification import Codec, RunSpec
-from wire import B32, U8, U16, U32, U64, ZERO, Bool, Fault, ListOf, OneOf, decode, demand, digest, u64
+from wire import B32, U8, U16, U32, U64, ZERO, Bool, Fault, ListOf, OneOf, Opt, decode, demand, digest, u64
 
 GENESIS, COMMIT, SKIP, FORK = range(4)
 KINDS = ("genesis", "COMMIT", "SKIP", "FORK")
@@ -77,6 +78,7 @@ class Next:
     merge_norm: U32
     members: Annotated[tuple[Member, ...], ListOf(Member, 1024)]
     ring: Annotated[tuple[int, ...], ListOf(U16, 64)]
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Record:
     grants: Annotated[tuple[Grant, ...], ListOf(Grant, 512)]
     revoked: Annotated[tuple[bytes, ...], ListOf(B32, 512)]
     next: Next
+    amended: Annotated[Amendment | None, Opt(Amendment)]
 
     @property
     def voters(self) -> list[Member]:
@@ -128,7 +131,7 @@ def read_record(data: bytes) -> Link:
     """A record that is well formed by itself."""
     record = decode(Record, data, 262_144)
     check_alone(record)
-    return Link(record, digest("starling record v3", data))
+    return Link(record, digest("starling record v4", data))
 
 
 def ascend(keys: Iterable[object]) -> bool:
@@ -153,10 +156,13 @@ def check_alone(r: Record) -> None:
     demand(apart, "§2.2.4 rule 4", "two spans overlap")
     ages = all(m.since <= r.round and m.served <= r.round - m.since for m in members)
     demand(ages, "§2.2.4 rule 5", "a member is older, or has served more, than the record")
+    if r.amended is not None:
+        demand(r.kind == COMMIT, "§2.2.4 rule 10", "it amends the run, and is no commit")
+        check_form(r.amended)
     if r.kind == GENESIS:
         numbers = (r.seq, r.round, r.tokens, n.merge_tokens, n.merge_norm)
         empty = (r.parent, r.base, r.update, r.merged, r.contributors) == (ZERO, ZERO, ZERO, (), ())
-        demand(not any(numbers) and empty, "§2.2.4 rule 6", "a genesis with a past")
+        demand(not any(numbers) and empty and n.settings == NONE, "§2.2.4 rule 6", "a genesis with a past")
         return
     demand(1 <= r.seq >= r.round and r.parent != ZERO, "§2.2.4 rule 7", "seq, round or parent")
     if r.kind == COMMIT:
@@ -192,6 +198,8 @@ def check_after(parent: Link, r: Record) -> None:
     if r.kind == FORK:
         merges = (r.next.merge_tokens, r.next.merge_norm, r.merged)
         demand(merges == (0, 0, merged_by_fork(p)), "§2.2.5 rule 6", "merge_tokens, merge_norm or merged")
+    settings = settings_after(p.next.settings, r.amended, r.run, r.round)
+    demand(r.next.settings == settings, "§2.2.5 rule 9", "the settings")
     before, contributed = {m.id: m for m in p.next.members}, {c.member for c in r.contributors}
     for m in r.next.members:
         if (old := before.get(m.id)) is None:
@@ -258,7 +266,7 @@ def ring_order(record: bytes) -> Callable[[Member], tuple[bytes, bytes]]:
 def skip_of(parent: Link) -> Record:
     """The SKIP after a record (§2.6)."""
     p = parent.record
-    return replace(p, seq=p.seq + 1, parent=parent.digest, kind=SKIP, contributors=(), update=ZERO, base=parent.base)
+    return replace(p, seq=p.seq + 1, parent=parent.digest, kind=SKIP, contributors=(), update=ZERO, base=parent.base, amended=None)
 
 
 def merged_by_fork(p: Record) -> tuple[bytes, ...]:

@@ -5,7 +5,7 @@ import re
 from dataclasses import astuple, dataclass
 from typing import Annotated, Any
 
-from wire import B32, F64, U32, U64, Bool, BytesOf, ListOf, OneOf, Opt, Reader, decode, demand, digest
+from wire import B32, F64, U32, U64, ZERO, Bool, BytesOf, ListOf, OneOf, Opt, Reader, Rest, decode, demand, digest
 
 BF16, INT8, INT4, TOPK = 1, 2, 3, 4
 ROUNDS, EVERY_STEP = 1, 2
@@ -135,6 +135,7 @@ class RunSpec:
     admission: Admission
     join: Join
     budget: Budget
+    beginning: Annotated[bytes | None, Rest(1, B32)]
 
     @property
     def unit(self) -> int:
@@ -198,6 +199,7 @@ def ranges(spec: RunSpec) -> list[tuple[str, bool]]:
         ("patience_ms or share", spec.join.patience_ms <= 3_600_000 and spec.join.share <= 50),
         ("probation", a.probation <= (4096 if a.mode == 1 else 0)),
         ("creator", a.mode != TICKET or spec.creator is not None),
+        ("beginning", spec.beginning != ZERO),
     ]
     if all(holds for _, holds in rows):
         fits = 1 <= m.kv_heads <= m.heads and m.heads % m.kv_heads == 0 and m.d_model % (2 * m.heads) == 0

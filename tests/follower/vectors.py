@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from amendments import Amendment, Settings, check_form
 from payloads import Floats, decode_payload, widen
 from records import COMMIT, Measured, Record, read_record
 from specification import BF16, INT4, INT8, TOPK, Codec, read_spec
@@ -17,7 +18,7 @@ CONTROL_BYTES_MAX = 16_384
 
 # Layouts that a verifier of a recorded run does not read, as the types of their fields.
 HEAD_REF = (B32, U64, B32)
-READY = Annotated[bytes, BytesOf(1280)]
+READY = Annotated[bytes, BytesOf(1472)]
 STATEMENT = (Annotated[int, OneOf(1, 3)], B32, U64, B32)
 STAMP = (U64, U32, U32, Annotated[int, OneOf(0, 2)])
 MESSAGES: dict[str, tuple[int, Any]] = {
@@ -25,8 +26,9 @@ MESSAGES: dict[str, tuple[int, Any]] = {
     "head": (2, (HEAD_REF, U64, Annotated[int, OneOf(1, 10)], U64,
                  Annotated[Any, Opt((Annotated[int, OneOf(1, 4)], B32))])),
     "join": (3, (HEAD_REF, B32, U64, Annotated[bytes, BytesOf(256)])),
-    "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 2)],
-                  Bool, Annotated[Any, Opt(B32)], U64, Annotated[Any, ListOf((U16, U16), 64)])),
+    "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 8)],
+                  Bool, Annotated[Any, Opt(B32)], U64, Annotated[Any, ListOf((U16, U16), 64)],
+                  Annotated[Any, Opt(Amendment)])),
     "leave": (7, (B32, U64)),
     "estimate": (8, (Question, U64, U32, Value)),
     "vote": (9, Vote),
@@ -36,6 +38,7 @@ MESSAGES: dict[str, tuple[int, Any]] = {
     "start": (13, (Question, Value)),
     "evidence": (14, (READY, READY)),
     "alive": (15, (U64, U64)),
+    "amend": (16, Amendment),
 }
 CANDIDATE = (B32, U64, U32, B32, Record, Annotated[Any, ListOf(READY, 1024)])
 VOTE_STATE = (U64, B32, B32, STAMP, Annotated[Any, Opt((U32, Value))], Annotated[Any, Opt((U32, Value, Bool))])
@@ -67,6 +70,7 @@ def check_wire(path: Path) -> int:
     v = {name: bytes.fromhex(text) for name, text in lines}
     spec, run = read_spec(v["spec"])
     read_spec(v["spec-with-pairs"])
+    demand(read_spec(v["spec-from-weights"])[0].beginning == bytes([0xB1]) * 32, "§2.1.1", "the beginning is another")
     record, fork = read_record(v["record"]), read_record(v["fork-record"])
     names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
     lineage = digest("starling fork v1", record.record.lineage, record.digest, names)
@@ -78,15 +82,20 @@ def check_wire(path: Path) -> int:
     check_signature(creator, ticket.signature, digest("starling ticket v1", *terms))
     revoked = digest("starling revocation v1", ones, bytes([revocation.kind]), revocation.subject)
     check_signature(creator, revocation.signature, revoked)
+    amendment, amended = decode(Amendment, v["amendment"], 192), read_record(v["amended-record"]).record
+    check_form(amendment)
+    check_signature(creator, amendment.signature or b"", amendment.name(ones))
+    after = Settings(1, amendment.name(amended.run), amendment.changes)
+    demand((amended.amended, amended.next.settings) == (amendment, after), "§2.2.1", "the amended record is another")
     told = {"spec-digest": run, "record-digest": record.digest, "fork-lineage": lineage,
-            "ticket-grant": digest("starling grant v1", *terms),
+            "ticket-grant": digest("starling grant v1", *terms), "amendment-name": amendment.name(ones),
             "envelope-ready-digest": digest("starling envelope v1", v["envelope-ready"])}
     for name, expected in told.items():
         demand(v[name] == expected, "§1.1.1", f"{name} is another")
     demand(fork.record.lineage == lineage and record.record.kind == COMMIT, "§2.7", "the lineage of the FORK is another")
     decode(Certificate, v["certificate"], CONTROL_BYTES_MAX)
     decode(VOTE_STATE, v["vote_state"], CONTROL_BYTES_MAX)
-    decode(CANDIDATE, v["candidate"], 1_581_312)
+    decode(CANDIDATE, v["candidate"], 1_777_920)
     for name, (tag, message) in MESSAGES.items():
         open_envelope(v[f"envelope-{name}"], run, tag, message, CONTROL_BYTES_MAX)
     return len(v)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from records import FORK, SKIP, Link, fork_of, skip_of
 from specification import RunSpec
-from wire import (B32, U32, U64, ZERO, Bool, BytesOf, ListOf, MemberSet, OneOf, decode, demand, digest, members_of,
+from wire import (B32, U32, U64, ZERO, Bool, BytesOf, ListOf, MemberSet, OneOf, decode, demand, members_of,
                   open_envelope)
 
 VOTE_TAG, FORK_TAG = 9, 12
@@ -114,9 +114,8 @@ def is_quorum(parent: Link, senders: set[bytes]) -> bool:
     """§4.1"""
     voters = parent.record.voters
     heard = sum(m.id in senders for m in voters)
-    least = min(m.absent for m in voters)
-    places = {digest("starling distinguished v1", parent.digest, m.id): m.id for m in voters if m.absent == least}
-    return 2 * heard > len(voters) or (2 * heard == len(voters) and places[min(places)] in senders)
+    distinguished = min(voters, key=lambda m: (m.absent, m.since, m.id))
+    return 2 * heard > len(voters) or (2 * heard == len(voters) and distinguished.id in senders)
 
 
 def check_forks(spec: RunSpec, parent: Link, link: Link, certificate: Certificate) -> None:

@@ -53,7 +53,7 @@ def u64(value: int) -> bytes:
 
 
 # The version of the protocol (§1.5.1).
-VERSION = 4
+VERSION = 5
 
 # The y coordinates of the points of order 1, 2, 4 and 8.
 P25519 = 2**255 - 19
@@ -104,6 +104,13 @@ class BytesOf(NamedTuple):
 class Opt(NamedTuple):
     """An `opt`."""
 
+    of: Any
+
+
+class Rest(NamedTuple):
+    """A value after its number at the end of a document; without the value nothing is there."""
+
+    number: int
     of: Any
 
 
@@ -172,6 +179,11 @@ class Reader:
                 return self.take(self.count(limit))
             case Opt(of):
                 return self.read(of) if self.one_of(OneOf(0, 1)) else None
+            case Rest(number, of):
+                if self.at == len(self.data):
+                    return None
+                self.one_of(OneOf(number, number))
+                return self.read(of)
         raise TypeError(f"{kind} is no type of §1.2.1")
 
 

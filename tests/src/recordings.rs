@@ -37,19 +37,29 @@ pub fn record(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut recordings = play_flock(bin_dir, &out)?;
     for (name, snapshot_every, tables) in ALONE {
         let flock = start(bin_dir, &out, name, tables)?;
-        let mut node = founder(&flock, snapshot_every)?;
-        let status = node.wait_exit(PATIENCE)?;
-        anyhow::ensure!(status.success(), "{name} ended with {status}\n{}", node.last_words());
-        recordings.push(export(&flock, "node-1", &out.join("recordings").join(name))?);
+        let node = founder(&flock, snapshot_every, None)?;
+        recordings.push(ended(&flock, node, &out.join("recordings").join(name))?);
     }
+    // A run that begins with the last state of another one.
+    let (name, model) = ("from-weights", out.join(ALONE[0].0).join("nodes").join("node-1"));
+    let flock = start(bin_dir, &out, name, "[inner]\nsteps = 2\nbatch = 2\n[budget]\nrounds = 4\n")?;
+    let node = founder(&flock, 1000, Some(&model))?;
+    recordings.push(ended(&flock, node, &out.join("recordings").join(name))?);
     Ok(recordings)
+}
+
+/// Waits for the end of a run of one node, and exports its chain.
+fn ended(flock: &Flock, mut node: Process, to: &Path) -> anyhow::Result<PathBuf> {
+    let status = node.wait_exit(PATIENCE)?;
+    anyhow::ensure!(status.success(), "{} ended with {status}\n{}", to.display(), node.last_words());
+    export(flock, "node-1", to)
 }
 
 /// Plays a flock of four nodes; one is killed; two join; three are killed at once, so that the others fork; one leaves.
 fn play_flock(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let tables = "[inner]\nsteps = 8\nbatch = 4\n[partition]\ngrace_s = 1\n[budget]\nrounds = 100000\n";
     let flock = start(bin_dir, out, "flock", tables)?;
-    let mut nodes = vec![founder(&flock, 5_000)?];
+    let mut nodes = vec![founder(&flock, 5_000, None)?];
     for n in 2..=4 {
         nodes.push(flock.node(&format!("node-{n}"), &NodeOptions::small(false))?);
     }
@@ -89,12 +99,13 @@ fn start(bin_dir: &Path, out: &Path, name: &str, tables: &str) -> anyhow::Result
 }
 
 /// Starts the founder, which writes a snapshot every `snapshot_every` commits and keeps the updates since the last but
-/// one.
-fn founder(flock: &Flock, snapshot_every: u64) -> anyhow::Result<Process> {
+/// one. Its run may begin from a model.
+fn founder(flock: &Flock, snapshot_every: u64, from: Option<&Path>) -> anyhow::Result<Process> {
     let config = flock.folder.join("founder.toml");
     std::fs::write(&config, format!("snapshot_every = {snapshot_every}\n"))?;
     let mut options = NodeOptions::small(true);
     options.arguments.extend(["--config".into(), config.to_string_lossy().into_owned()]);
+    options.arguments.extend(from.into_iter().flat_map(|from| ["--from".into(), from.to_string_lossy().into_owned()]));
     let mut node = flock.node("node-1", &options)?;
     node.wait(PATIENCE, "founded", |_| true)?;
     Ok(node)

@@ -141,6 +141,7 @@ impl Liar {
             merges: None,
             merged_tokens: 0,
             rtts: Vec::new(),
+            amends: None,
         })
     }
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use starling_tests::flock::{among_friends, built_binaries};
 use starling_tests::netns::Network;
-use starling_tests::process::Process;
-use std::collections::BTreeMap;
+use starling_tests::process::{Process, run};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -140,6 +140,14 @@ impl Flock {
         self.assert_one_history();
     }
 
+    /// Gives a command to a node's operator; returns whether it was done.
+    fn operate(&self, node: usize, command: &[&str]) -> bool {
+        let home = self.folder.path().join("nodes").join(node.to_string()).to_string_lossy().into_owned();
+        let starling = built_binaries().expect("the folder of this test").join("starling");
+        let arguments: Vec<&str> = command.iter().copied().chain(["--home", &home]).collect();
+        run(&starling, &arguments, LIMIT).expect("it ends").code == Some(0)
+    }
+
     fn commits_since(&mut self, node: usize, mark: usize, count: usize) {
         let mut from = mark;
         for _ in 0..count {
@@ -242,6 +250,39 @@ fn the_smaller_part_halts_if_that_is_the_policy() {
     the_two_decide_nothing("halt");
 }
 
+/// Two of five amend the run while they are cut off. That is in force nowhere before a quorum's operators have agreed,
+/// and then on all five from one round on.
+#[test]
+fn an_amendment_of_the_smaller_part_waits_for_a_quorums_operators() {
+    let Some(network) = network() else { return };
+    let mut flock = Flock::start(network, "wait");
+    let marks = flock.marks();
+    flock.cut(&[&[0, 1, 2], &[3, 4]]);
+    for node in [3, 4] {
+        flock.nodes[node].wait_since(marks[node], LIMIT, "quorum_lost", |_| true).expect("the two are told");
+        assert!(flock.operate(node, &["change", "lr=0.0001"]), "it is taken, and waits");
+    }
+    flock.commits_since(0, marks[0], 3);
+    flock.heal(&[0, 1, 2, 3, 4]);
+    for node in 0..NODES {
+        let mark = flock.nodes[node].mark();
+        flock.nodes[node].wait_since(mark, LIMIT, "committed", |e| e["voters"] == NODES).expect("all five vote again");
+        let early = flock.nodes[node].events().iter().any(|e| e["event"] == "amended");
+        assert!(!early, "two of five have amended the run: {}", flock.nodes[node].last_words());
+    }
+    // The others' operators ask for the same.
+    assert!(flock.operate(0, &["change", "lr=0.0001"]));
+    let (mut ids, mut rounds) = (BTreeSet::new(), BTreeSet::new());
+    for node in &mut flock.nodes {
+        let event = node.wait(LIMIT, "amended", |_| true).expect("it is in force");
+        assert_eq!(event["changes"]["inner.lr"], "0.0001");
+        ids.insert(event["id"].to_string());
+        rounds.insert(event["round"].to_string());
+    }
+    assert_eq!((ids.len(), rounds.len()), (1, 1), "one amendment, from one round on: {rounds:?}");
+    flock.assert_one_history();
+}
+
 #[test]
 fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
     let Some(network) = network() else { return };
@@ -255,15 +296,12 @@ fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
             flock.nodes[0].wait_since(mark, LIMIT, "committed", left).expect("the others go on without it");
             continue;
         }
-        // The last node goes on at once if it is the distinguished voter of the two, and else as a fork after the
-        // grace.
+        // The last node has founded the flock, so it is the senior one of two voters, and goes on at once.
         let alone = |e: &Value| e["contributors"].as_array().map(Vec::len) == Some(1);
         let commit = flock.nodes[0].wait_since(mark, LIMIT, "committed", alone).expect("it goes on alone");
         let events = flock.nodes[0].events();
-        let forked = events[mark..].iter().find(|e| e["event"] == "forked");
-        let cut = events[mark..].iter().any(|e| e["event"] == "quorum_lost");
-        assert_eq!(forked.is_some(), cut, "a fork after losing the quorum, and only then");
-        assert!(forked.is_none_or(|e| e["lineage"] == commit["lineage"]), "{commit}");
+        let apart = |e: &&Value| e["event"] == "forked" || e["event"] == "quorum_lost";
+        assert_eq!(events[mark..].iter().find(apart), None, "{commit}");
     }
     let marks = flock.marks();
     for node in 1..NODES {

@@ -15,8 +15,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SEED: u64 = 11;
 /// A process without a message for this long counts as dead.
 const SILENCE: Duration = Duration::from_secs(8);
-/// Most kills of the test: chance decides which voter of a record is the distinguished one, so both cases come soon.
-const TURNS: usize = 24;
 
 /// A flock on a fixed text; `tables` ends its run file.
 fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
@@ -65,9 +63,10 @@ fn first(node: &mut Process, mark: usize, accept: impl Fn(&Value) -> bool) -> Va
     }
 }
 
-fn status(flock: &Flock, name: &str) -> String {
+fn status(flock: &Flock, name: &str, more: &[&str]) -> String {
     let home = flock.home(name).to_string_lossy().into_owned();
-    run(&flock.bin_dir.join("starling"), &["status", "--home", &home], LIMIT).expect("it ends").stdout
+    let arguments: Vec<&str> = ["status", "--home", &home].into_iter().chain(more.iter().copied()).collect();
+    run(&flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends").stdout
 }
 
 /// Checks that a place in a lineage has one record, and a record has one state. `logs` also holds the events of former
@@ -89,33 +88,66 @@ fn assert_one_history(flock: &Flock) {
     assert!(!records.is_empty(), "something was committed");
 }
 
-/// Kills one of two nodes in turn, until the survivor was once the distinguished voter and once was not.
+/// The number of the senior voter of two nodes, as both of them see it.
+fn senior(flock: &Flock) -> usize {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let said = [0, 1].map(|n| status(flock, &format!("node-{n}"), &["--json"]));
+        let said = said.map(|text| serde_json::from_str::<Value>(&text).unwrap_or_default());
+        let named = said.each_ref().map(|status| status["quorum"]["distinguished"].as_str());
+        let agreed = named[0].filter(|_| named[0] == named[1]);
+        if let Some(n) = agreed.and_then(|id| said.iter().position(|status| status["node"] == id)) {
+            return n;
+        }
+        assert!(Instant::now() < deadline, "the two do not agree: {named:?}");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+/// Waits until a node says this in its status.
+fn says(flock: &Flock, name: &str, words: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let said = status(flock, name, &[]);
+        if said.contains(words) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} does not say {words:?}: {said}");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+/// Kills the voter of two that came later, which comes back, and then the senior one.
 fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
     let (folder, flock) = flock("1e-3", &format!("[partition]\nminority = \"{policy}\"\ngrace_s = 3\n"));
     let mut nodes = nodes(&flock, 2);
-    let (mut went_on, mut was_cut) = (false, false);
-    for turn in 0..TURNS {
-        if went_on && was_cut {
-            break;
-        }
-        let (victim, survivor) = ((turn + 1) % 2, turn % 2);
+    assert_eq!(senior(&flock), 0, "the founder came first");
+    for senior_is_lost in [false, true] {
+        let older = senior(&flock);
+        let (survivor, victim) = if senior_is_lost { (1 - older, older) } else { (older, 1 - older) };
         let (killed, alone) = (format!("node-{victim}"), format!("node-{survivor}"));
+        let promise = match policy {
+            _ if !senior_is_lost => "is lost, this node goes on at once",
+            "fork" => "is lost, this node goes on by itself after 3 s",
+            "wait" => "is lost, this node waits until both are here",
+            _ => "is lost, this node stops until both are here",
+        };
+        says(&flock, &alone, promise);
         let mark = nodes[survivor].mark();
         nodes[victim].kill();
         let node = &mut nodes[survivor];
         let fate = first(node, mark, |e| named(e, "quorum_lost") || (named(e, "committed") && contributors(e) == 1));
-        if named(&fate, "committed") {
-            went_on = true;
-            assert!(!node.events()[mark..].iter().any(|e| named(e, "forked")), "it is the flock: {fate}");
-        } else {
-            was_cut = true;
+        assert_eq!(named(&fate, "quorum_lost"), senior_is_lost, "it has said that it {promise}: {fate}");
+        if senior_is_lost {
             let said = (fate["policy"].as_str(), fate["missing"].as_array().map(Vec::len));
             assert_eq!(said, (Some(policy), Some(1)), "{fate}");
             quorum_lost_survivor(&flock, node, &alone, policy, mark);
+        } else {
+            assert!(!node.events()[mark..].iter().any(|e| named(e, "forked")), "it is the flock: {fate}");
         }
         let before = nodes[survivor].mark();
         nodes[victim] = flock.node(&killed, &NodeOptions::small(false)).expect("a node");
-        if named(&fate, "quorum_lost") && policy != "fork" {
+        if senior_is_lost && policy != "fork" {
             nodes[survivor].wait_since(before, LIMIT, "rejoined", |_| true).expect("the quorum is back");
             let events = nodes[survivor].events();
             let since = events.iter().position(|e| *e == fate).expect("it is there");
@@ -130,7 +162,6 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
             node.wait_since(mark, LIMIT, "committed", both).expect("both vote again");
         }
     }
-    assert!(went_on && was_cut, "{TURNS} times the same of two voters was distinguished");
     assert_one_history(&flock);
     (folder, flock, nodes)
 }
@@ -143,26 +174,27 @@ fn quorum_lost_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &
         node.wait_since(mark, LIMIT, "committed", |e| e["lineage"] == forked["lineage"]).expect("in its own lineage");
         return;
     }
-    let said = status(flock, name);
+    let said = status(flock, name, &[]);
     let promise = if policy == "wait" { "waits for the others" } else { "has stopped until the others are back" };
     assert!(said.contains("no quorum") && said.contains(promise), "{said}");
 }
 
 #[test]
-fn the_distinguished_of_two_voters_goes_on_at_once_and_the_other_forks() {
+fn the_senior_of_two_voters_goes_on_at_once_and_the_other_forks() {
     one_of_two_is_killed("fork");
 }
 
 #[test]
-fn the_distinguished_of_two_voters_goes_on_at_once_and_the_other_waits() {
+fn the_senior_of_two_voters_goes_on_at_once_and_the_other_waits() {
     one_of_two_is_killed("wait");
 }
 
 #[test]
 fn the_other_of_two_voters_halts_until_it_is_told_to_go_on_alone() {
     let (_folder, flock, mut nodes) = one_of_two_is_killed("halt");
-    // No other node is there: the operator's order makes a lineage of the state on disk.
-    for node in &mut nodes {
+    // No other node is there: the operator's order makes a lineage of the state on disk. The senior one may decide
+    // alone until it is killed, too.
+    for node in nodes.iter_mut().rev() {
         node.kill();
     }
     let heads: Vec<Value> = nodes.iter().map(newest).collect();
@@ -174,11 +206,10 @@ fn the_other_of_two_voters_halts_until_it_is_told_to_go_on_alone() {
     let next = nodes[0].wait(LIMIT, "committed", |_| true).expect("and trains");
     assert_eq!(next["lineage"], forked["lineage"]);
     assert!(next["round"].as_u64() > heads[0]["round"].as_u64(), "from the state at hand: {next}");
-    // The other node finds the new lineage and joins it. If it was the distinguished voter of the old head, it goes on
-    // at once from there instead, and the first node joins it.
+    // The other node finds the new lineage and joins it: without the senior one it decides nothing in the old one.
     nodes[1] = flock.node("node-1", &NodeOptions::small(false)).expect("a node");
     let both = nodes[0].wait(LIMIT, "committed", |e| voters(e) == 2).expect("one flock again");
-    assert!([&forked["lineage"], &heads[0]["lineage"]].contains(&&both["lineage"]), "{both}");
+    assert_eq!(both["lineage"], forked["lineage"], "{both}");
     nodes[1].wait(LIMIT, "committed", |e| e["record"] == both["record"]).expect("the same flock");
     assert_one_history(&flock);
 }

@@ -177,6 +177,10 @@ impl Trainer for HostTrainer {
         Ok(())
     }
 
+    fn amend(&mut self, weight_decay: f64, clip: f64) {
+        (self.options.weight_decay, self.options.clip) = (weight_decay, clip);
+    }
+
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         check_rate(lr)?;
         let report = self.pass(tokens)?;

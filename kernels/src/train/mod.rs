@@ -133,6 +133,9 @@ pub trait Trainer: Send {
     /// Copies the parameters out.
     fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError>;
 
+    /// Goes on with another weight decay and another largest norm of a gradient, from the next step on.
+    fn amend(&mut self, weight_decay: f64, clip: f64);
+
     /// One AdamW step over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
 

@@ -56,13 +56,13 @@ use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/4");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/5");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/4");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/5");
 /// The exchange of a pair of members between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/4");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/5");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/4");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/5");
 
 #[cfg(test)]
 mod tests {

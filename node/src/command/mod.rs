@@ -3,20 +3,22 @@
 mod at_rest;
 pub mod audit;
 pub mod chain;
+pub mod change;
 pub mod checkpoint;
 pub mod doctor;
 pub mod eval;
 mod export;
+mod exported;
 pub mod generate;
 pub mod invite;
 pub mod new;
 pub mod revoke;
 pub mod status;
+pub mod train;
 mod trained;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Code, Failure};
-use crate::runtime;
 use std::process::ExitCode;
 
 /// Runs the command and returns how the program ends.
@@ -26,9 +28,11 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::New(args) => new::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Train(args) if args.found => Err(Failure::message(Code::Usage, "--found is called --init now")),
-        Command::Train(args) => runtime::train(&args),
+        Command::Train(args) => train::run(&args),
         Command::Invite(args) => invite::run(&args),
         Command::Revoke(args) => revoke::run(&args),
+        Command::Change(args) => change::run(&args),
+        Command::Agree(args) => change::agree(&args),
         Command::Status(args) => status::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Chain(command) => chain::run(&command),

@@ -5,14 +5,16 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
 use crate::watch::names::{labelled, short};
+use crate::watch::pair::Pair;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status,
-    UnreachedStatus, ask, running_homes,
+    AmendedStatus, Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, ProposalStatus, Question,
+    QuorumStatus, Status, UnreachedStatus, ask, running_homes,
 };
 use crate::watch::terminal;
 use anyhow::Context;
 use starling_words::count;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Status(status) => status,
         Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
-        Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } => {
+        Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
             return Err(Failure::message(Code::Refused, "the node answered another question: update it"));
         }
     };
@@ -77,8 +79,10 @@ fn text(status: &Status, verbose: bool) -> String {
         ),
         None => "no flock met yet\n".to_string(),
     };
-    out += &status.quorum.as_ref().map(quorum_text).unwrap_or_default();
+    out += &status.quorum.as_ref().map(|quorum| quorum_text(quorum, &status.node)).unwrap_or_default();
+    out += &pair_text(status).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
+    out += &amended_text(status.amended.as_ref(), &status.proposals);
     let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
     let per_byte = if verbose { per_byte } else { String::new() };
     out += &format!(
@@ -105,6 +109,34 @@ fn text(status: &Status, verbose: bool) -> String {
         );
     }
     out
+}
+
+/// Lines on amendments: those in force, and those that wait.
+fn amended_text(amended: Option<&AmendedStatus>, proposals: &[ProposalStatus]) -> String {
+    let listed = |changes: &BTreeMap<String, String>| {
+        let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        pairs.join(", ")
+    };
+    let mut out = amended.map_or(String::new(), |amended| {
+        format!("amended {}: {} ({})\n", times(amended.number), listed(&amended.changes), short(&amended.id))
+    });
+    for proposal in proposals {
+        let waits = match (proposal.by_creator, proposal.agreed) {
+            (true, _) => "waits for a record".to_owned(),
+            (false, true) => "agreed here, and waits for a quorum".to_owned(),
+            (false, false) => format!("agree with `starling agree {}`", short(&proposal.id)),
+        };
+        let from = match proposal.from_round {
+            0 => String::new(),
+            round => format!(" from round {round} on"),
+        };
+        out += &format!("amendment {}{from}: {}; {waits}\n", short(&proposal.id), listed(&proposal.changes));
+    }
+    out
+}
+
+fn times(number: u32) -> String {
+    if number == 1 { "once".into() } else { format!("{number} times") }
 }
 
 /// The table of members and guests.
@@ -184,22 +216,41 @@ fn probation_text(probation: &ProbationStatus) -> String {
     )
 }
 
-/// Whether anything can be decided, and what happens next if not.
-fn quorum_text(quorum: &QuorumStatus) -> String {
+/// Whether anything can be decided, and what happens next if not; `me` is this node.
+fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
     let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);
     if let Some(seconds) = quorum.quorum_lost_s {
-        let next = match quorum.policy.as_str() {
-            "fork" => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
-            "wait" => "waits for the others".to_string(),
+        let next = match (quorum.policy.as_str(), quorum.forks_in_s) {
+            ("fork", Some(left)) => format!("goes on as a lineage of its own in {left:.0} s"),
+            ("fork", None) => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
+            ("wait", _) => "waits for the others".to_string(),
             _ => "has stopped until the others are back".to_string(),
         };
         out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
+        // It would be a quorum, if it had not been started again.
+        if 2 * quorum.here == quorum.voters && quorum.distinguished.as_deref() == Some(me) {
+            out += "; it was started again, and decides nothing alone before another voter has answered";
+        }
     }
     if quorum.frozen {
         out += "; STOPPED: two certified records contradict each other, see the log";
     }
     out + "\n"
+}
+
+/// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
+fn pair_text(status: &Status) -> Option<String> {
+    let quorum = status.quorum.as_ref().filter(|quorum| quorum.voters == 2 && quorum.here == 2)?;
+    let voter = |me: bool| status.members.iter().find(|m| m.me == me && m.role.as_deref() == Some("voter"));
+    let (me, other) = voter(true).zip(voter(false))?;
+    let pair = Pair {
+        other: &labelled(&other.node, other.name.as_deref()),
+        senior: quorum.distinguished.as_ref() == Some(&me.node),
+        policy: &quorum.policy,
+        grace_s: quorum.grace_s,
+    };
+    Some(pair.sentence() + "\n")
 }
 
 fn heard(member: &Member) -> String {
@@ -232,6 +283,29 @@ mod tests {
              5e6f7a8b            voter    me     training          7  \n"
         );
         assert_eq!(members_text(&[]), "\n  node      role     link   phase        record  heard\n");
+    }
+
+    #[test]
+    fn a_node_without_a_quorum_says_what_it_waits_for_and_when_it_goes_on() {
+        let lost = |policy: &str, distinguished: &str| QuorumStatus {
+            voters: 2,
+            here: 1,
+            in_reach: false,
+            distinguished: Some(distinguished.into()),
+            quorum_lost_s: Some(12.0),
+            forks_in_s: (policy == "fork").then_some(48.0),
+            policy: policy.into(),
+            grace_s: 60.0,
+            frozen: false,
+        };
+        assert_eq!(
+            quorum_text(&lost("fork", "other"), "me"),
+            "1 of 2 voters here, no quorum; lost for 12 s, goes on as a lineage of its own in 48 s \
+             (partition.minority = \"fork\")\n"
+        );
+        assert!(quorum_text(&lost("wait", "other"), "me").contains("waits for the others"));
+        let restarted = quorum_text(&lost("wait", "me"), "me");
+        assert!(restarted.ends_with("decides nothing alone before another voter has answered\n"), "{restarted}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::cli::ModelArgs;
 use crate::config::model_table::model_config;
 use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
-use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure, stored};
+use crate::runtime::{TOKENIZER_FILE, Weights, checkpoints_folder, home_of, store_failure, stored};
 use crate::watch::status::{Answer, Question, ask_within, is_running};
 use anyhow::Context;
 use starling_data::Tokenizer;
@@ -99,6 +99,12 @@ impl Trained {
     pub fn tell(&self) {
         let Record { seq, round, tokens, .. } = &self.record;
         eprintln!("run {}, record {seq} (round {round}, {tokens} tokens), from {}", self.spec.name, self.source);
+    }
+
+    /// The model as a run's beginning.
+    pub fn into_weights(self) -> Weights {
+        let Self { spec, theta, source, .. } = self;
+        Weights { model: spec.model, tokenizer: spec.data.tokenizer, theta, source }
     }
 
     /// The tokenizer that it was trained with, and its file; byte-level tokens have none.

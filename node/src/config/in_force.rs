@@ -26,6 +26,7 @@ pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
             rope_theta: Some(model.rope_theta),
             norm_eps: Some(model.norm_eps),
             vocab: Some(model.vocab),
+            beginning: spec.beginning.map(|root| root.to_string()),
         },
         data,
         inner: InnerTable {
@@ -120,6 +121,7 @@ mod tests {
             "name = \"a\"\nsync = \"every-step\"\n",
             "name = \"a\"\n[sync]\ncodec = \"top-k\"\nk = 512\n[budget]\nrounds = 900\n",
             "name = \"a\"\n[sync]\nengine = \"gossip\"\ncodec = \"int4\"\n[model]\npreset = \"3m\"\n",
+            &format!("name = \"a\"\n[model]\nbeginning = \"{}\"\n", "5a".repeat(32)),
             "name = \"a\"\n[outer]\nlr = 0.5\n[partition]\nminority = \"halt\"\n[admission]\nprobation = 0\n",
         ];
         for text in texts {

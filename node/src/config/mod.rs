@@ -1,5 +1,6 @@
 //! Files that configure a node and a run. Both reject unknown keys and name the nearest right one.
 
+mod beginning;
 pub mod checkpoint_table;
 pub mod flock_tables;
 pub mod in_force;

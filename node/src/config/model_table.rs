@@ -31,6 +31,9 @@ pub struct ModelTable {
     /// Defaults to the tokenizer's; larger is allowed (padding), smaller is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vocab: Option<u32>,
+    /// Root of the state with which the run begins, if not that of the seed: of a trained model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beginning: Option<String>,
 }
 
 impl Default for ModelTable {
@@ -47,6 +50,7 @@ impl Default for ModelTable {
             rope_theta: None,
             norm_eps: None,
             vocab: None,
+            beginning: None,
         }
     }
 }

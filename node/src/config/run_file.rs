@@ -63,6 +63,11 @@ pub struct Written {
 }
 
 impl Written {
+    /// The text of the file.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// A complaint that begins with a key, with the line of that key.
     fn line(&self, said: &str) -> String {
         let key = said.split([' ', ':']).next().unwrap_or_default();
@@ -268,6 +273,7 @@ impl RunFile {
             admission: self.admission.spec()?,
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
+            beginning: self.model.begins_with()?,
         };
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)

@@ -189,7 +189,7 @@ impl Task {
             Ok(())
         };
         tokio::try_join!(download, writing)?;
-        self.leave_lineage().await?;
+        self.leave_lineage(progress).await?;
         // The residuals are dropped before the state changes: after a kill in between, the node must not find residuals
         // of the old state.
         let feedback = Arc::clone(&self.feedback);
@@ -205,13 +205,14 @@ impl Task {
     }
 
     /// Keeps what was learned in the lineage held here, which is about to be replaced, if the target is of another one.
-    async fn leave_lineage(&self) -> Result<(), Failed> {
+    async fn leave_lineage(&self, progress: Progress<'_>) -> Result<(), Failed> {
         let lineage = self.head.record.lineage;
         if lineage == self.errand.lineage || lineage == Digest::default() {
             return Ok(());
         }
         let (reply, kept) = oneshot::channel();
-        self.ledger(Job::Leave { reply }).await?;
+        let weights = self.weights(progress).await;
+        self.ledger(Job::Leave { weights, reply }).await?;
         let kept = kept.await.map_err(|_| Failed::because("the ledger stopped"))?;
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some((lineage, kept));
         Ok(())

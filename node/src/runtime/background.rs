@@ -142,7 +142,7 @@ impl Driver {
         // Strangers come after members among the sources, so that none is in a member's way.
         errand.sources = self.net.as_sources(errand.sources);
         let state = self.settings.elements as u64 * 4 * u64::from(self.spec.sync.mode.vectors());
-        let patience = Duration::from_millis(self.spec.join.patience_ms.into());
+        let patience = Duration::from_millis(self.engine.in_force().join.patience_ms.into());
         self.gauges.arrival = Some(Arrival::new(Instant::now(), errand.afresh.then_some(state), patience));
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {

@@ -5,6 +5,7 @@ use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
 use super::ledger::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade};
 use super::signals::asked_to_leave;
+use super::trainer::TrainerEvent;
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use crate::watch::status::Answer;
@@ -80,8 +81,12 @@ impl Driver {
                     }
                 },
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
-                // No round is wanted any more, and the trainer must not wait for its reader.
-                Some(_) = queues.trainer_events.recv() => {}
+                Some(happened) = queues.trainer_events.recv() => match happened {
+                    // No round is wanted any more.
+                    TrainerEvent::Failed { .. } => self.device.rest(),
+                    // The trainer has to be free if an amendment brings another round.
+                    other => self.trainer_event(other).await?,
+                },
                 () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
         }

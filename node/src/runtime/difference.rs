@@ -39,6 +39,8 @@ pub enum Lost {
     Parts,
     #[error("its difference is not on this disk any more")]
     Gone,
+    #[error("the weights that the run began with are neither on this disk nor to be had from its peers")]
+    NoWeights,
     #[error("a difference is kept that has more tokens behind it")]
     Outweighed,
     #[error(transparent)]
@@ -63,11 +65,27 @@ pub fn keep_base(store: &Store, fork: &Record, theta: &[f32]) -> Result<(), Stor
     file.commit()
 }
 
-/// Keeps the difference of this node's lineage, just before the node leaves it for another.
+/// Whether [`keep`] needs the weights with which the run began: the lineage that ended with `last` was founded, and has
+/// a difference.
+pub fn needs_weights(store: &Store, spec: &RunSpec, me: &NodeId, last: &Record) -> bool {
+    let wanted = spec.beginning.is_some() && spec.sync.merges();
+    let of_lineage = |fork: Option<&Record>| difference::of_lineage(last, fork, me);
+    let origin = || base(store).ok().map(|base| of_lineage(base.as_ref().map(|(record, _)| record)));
+    wanted && matches!(origin(), Some(Ok((_, Origin::Initial))))
+}
+
+/// Keeps the difference of this node's lineage, just before the node leaves it for another. `weights` are those with
+/// which the run began, if its specification names any and the node has them.
 ///
 /// # Errors
 /// Why nothing is kept.
-pub fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Result<Difference, Lost> {
+pub fn keep(
+    store: &Store,
+    spec: &RunSpec,
+    me: &NodeId,
+    last: &Canonical,
+    weights: Option<Vec<f32>>,
+) -> Result<Difference, Lost> {
     if !spec.sync.merges() {
         return Err(Lost::Parts);
     }
@@ -80,6 +98,7 @@ pub fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Res
     }
     let mut vector = match (origin, base) {
         (Origin::Fork, Some((_, file))) => parameters(file, last.elements())?,
+        _ if spec.beginning.is_some() => weights.ok_or(Lost::NoWeights)?,
         _ => starling_kernels::initial_parameters(&model_config(&spec.model), spec.seed),
     };
     if vector.len() != last.elements() {

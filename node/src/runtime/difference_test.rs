@@ -16,6 +16,11 @@ fn me() -> NodeId {
     signers()[1].id()
 }
 
+/// Keeps the difference of a run that begins as its seed says.
+fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Result<Difference, Lost> {
+    super::keep(store, spec, me, last, None)
+}
+
 /// The state of this record with these parameters.
 fn standing(mut record: Record, theta: Vec<f32>) -> Canonical {
     let schema = Digest([3; 32]);
@@ -114,6 +119,25 @@ fn a_fork_is_measured_from_where_it_began_also_after_a_restart() {
     assert_eq!(held(&store), Some(more), "what was kept stays");
     let lost = keep(&store, &spec(), &me(), &last).expect_err("another lineage's state is here now");
     assert!(matches!(lost, Lost::Nothing(Nothing::NoBase)), "{lost}");
+}
+
+#[test]
+fn a_run_from_weights_is_measured_from_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let store = store(dir.path());
+    let begun = RunSpec { beginning: Some(Digest([4; 32])), ..spec() };
+    let last = standing(founded(1_000), trained(0.5));
+    assert!(needs_weights(&store, &begun, &me(), &last.record) && !needs_weights(&store, &spec(), &me(), &last.record));
+    let lost = keep(&store, &begun, &me(), &last).expect_err("the weights are not here");
+    assert!(matches!(lost, Lost::NoWeights) && lost.is_a_loss(), "{lost}");
+    let kept = super::keep(&store, &begun, &me(), &last, Some(trained(0.75))).expect("kept");
+    let own = vec![0.0; last.elements()];
+    let Made { delta: mixed, .. } = mix(&store, &own, 1, &merge(kept.lineage, 1)).expect("whole");
+    assert!(mixed.iter().step_by(2).all(|x| (x - 0.125).abs() < 1e-6), "half of what was trained since");
+    let damaged = super::keep(&store, &begun, &me(), &last, Some(vec![0.0; 3])).expect_err("of another size");
+    assert!(matches!(damaged, Lost::Nothing(Nothing::Damaged)), "{damaged}");
+    keep_base(&store, &fork(0), &initial()).expect("kept");
+    assert!(!needs_weights(&store, &begun, &me(), &fork(700)), "a fork has parameters of its own");
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct DiskNeed {
     pub residual: u64,
     /// The parameters alone.
     pub parameters: u64,
+    /// The state with which the run begins, which stays where differences are measured from it; its moments are zeros.
+    pub beginning: u64,
     /// Checkpoints that stay.
     pub checkpoints: u64,
 }
@@ -55,6 +57,7 @@ impl DiskNeed {
             moments: if has_moments { parameters.saturating_mul(2) } else { 0 },
             residual: if spec.sync.codec.suits_rings() { 0 } else { parameters },
             parameters,
+            beginning: if spec.beginning.is_some() && spec.sync.merges() { parameters } else { 0 },
             checkpoints: CheckpointTable::default().keep as u64,
         }
     }
@@ -68,6 +71,7 @@ impl DiskNeed {
             self.rounds.saturating_add(ahead).saturating_mul(self.update),
             self.moments,
             RESIDUAL_FILES.saturating_mul(self.residual),
+            self.beginning,
             DATABASE_BYTES,
         ])
     }
@@ -86,6 +90,7 @@ impl DiskNeed {
             RESIDUAL_FILES.saturating_mul(2).saturating_mul(self.residual),
             // The base of a lineage, and the difference of one that gave way.
             self.parameters.saturating_mul(2),
+            self.beginning,
             DATABASE_BYTES,
             StoreOptions::default().ballast_bytes,
         ])

@@ -87,8 +87,8 @@ pub(super) struct Queues {
     pub net_events: NetEvents,
     pub ledger_done: mpsc::Receiver<LedgerReply>,
     pub trainer_events: mpsc::Receiver<TrainerEvent>,
-    results: mpsc::Receiver<Outcome>,
-    questions: mpsc::Receiver<Asked>,
+    pub results: mpsc::Receiver<Outcome>,
+    pub questions: mpsc::Receiver<Asked>,
 }
 
 /// The running node.
@@ -157,7 +157,7 @@ impl Driver {
         let mut queues =
             Queues { net_events, questions, ledger_done, trainer_events, results: result_queue, early: parts.early };
         let finish = match driver.fly(&mut queues).await {
-            Ok(()) => driver.close(&mut queues).await,
+            Ok(failed) => driver.close(&mut queues, failed).await,
             Err(failure) => {
                 driver.device.halt();
                 driver.net.shutdown().await;
@@ -172,37 +172,45 @@ impl Driver {
         finish
     }
 
-    /// Handles events until the node is to end.
-    async fn fly(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+    /// Handles events until the node is to end. Returns what its work at the end of the run failed for, if it did.
+    async fn fly(&mut self, queues: &mut Queues) -> Result<Option<Failure>, Failure> {
         let mut alarm = Alarm::default();
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
         self.hand_over(Matter::Start).await?;
+        self.hand_in_kept().await?;
+        self.show_budget();
         for event in std::mem::take(&mut queues.early) {
             self.net_event(event).await?;
         }
-        while self.finish.is_none() {
-            tokio::select! {
-                biased;
-                _ = signals.recv() => self.feed(Input::Leave).await?,
-                Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
-                Some(event) = queues.net_events.recv() => self.net_event(event).await?,
-                Some(result) = queues.results.recv() => self.result(result).await?,
-                Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                Some(asked) = queues.questions.recv() => {
-                    // A tick first: the engine's view is as old as its last input.
-                    self.feed(Input::Tick).await?;
-                    self.answer(asked).await?;
+        loop {
+            while self.finish.is_none() {
+                tokio::select! {
+                    biased;
+                    _ = signals.recv() => self.feed(Input::Leave).await?,
+                    Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
+                    Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                    Some(result) = queues.results.recv() => self.result(result).await?,
+                    Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
+                    Some(asked) = queues.questions.recv() => {
+                        // A tick first: the engine's view is as old as its last input.
+                        self.feed(Input::Tick).await?;
+                        self.answer(asked).await?;
+                    }
+                    () = alarm.rings(self.wake_at()) => {
+                        self.show_lasting_wait();
+                        self.feed(Input::Tick).await?;
+                    }
+                    else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
                 }
-                () = alarm.rings(self.wake_at()) => {
-                    self.show_lasting_wait();
-                    self.feed(Input::Tick).await?;
-                }
-                else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
+                self.look_around();
             }
-            self.look_around();
+            // An amendment may add to the budget while the others get the last record.
+            let failed = self.end_of_run(queues).await.err();
+            if self.finish.is_some() || failed.is_some() {
+                return Ok(failed);
+            }
         }
-        Ok(())
     }
 
     /// Hands inputs to the engine until no further one follows from its outputs.

@@ -14,12 +14,16 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// A loss of so many times that of guessing is that of a training which has diverged. A model that has hardly been
 /// trained is about as good as guessing.
 const DIVERGED: f64 = 2.0;
+/// Time for which it stays to catch up with members that have gone on by an amendment, and how often it looks at that.
+const CATCHING_UP: Duration = Duration::from_secs(600);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Time that the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
-    /// Ends the node: it writes a checkpoint, its peers get the last record, then everything is dropped.
-    pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
+    /// Ends the node: it writes a checkpoint if it leaves, then everything is dropped; `failed` is what its last work
+    /// failed for.
+    pub(super) async fn close(mut self, queues: &mut Queues, failed: Option<Failure>) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
         if finish == Finish::Left {
@@ -30,8 +34,7 @@ impl Driver {
         // A node whose last work fails is closed in order as well.
         let worked = match finish {
             Finish::Left => self.leaving_checkpoint(queues).await,
-            Finish::BudgetSpent => self.last_work(queues).await,
-            Finish::Fenced | Finish::RunMismatch { .. } => Ok(()),
+            Finish::BudgetSpent | Finish::Fenced | Finish::RunMismatch { .. } => Ok(()),
         };
         let diverged = diverged_at(&finish, self.gauges.halted.take(), self.diverged());
         let reason = diverged.clone().unwrap_or_else(|| finish_reason(&finish));
@@ -39,7 +42,7 @@ impl Driver {
         // The peers' connections end first: a terminal may take its time.
         self.net.shutdown().await;
         self.screen.close();
-        worked?;
+        failed.map_or(worked, Err)?;
         match diverged {
             Some(why) => Err(Failure::message(Code::Diverged, why)),
             None => Ok(finish),
@@ -47,8 +50,12 @@ impl Driver {
     }
 
     /// Writes the model that the run ends with, and gives peers the last record. A node that is asked to leave stops
-    /// doing so.
-    async fn last_work(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+    /// doing so. If an amendment has added to the budget meanwhile, the node has no reason to finish any more.
+    pub(super) async fn end_of_run(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+        if self.finish != Some(Finish::BudgetSpent) {
+            return Ok(());
+        }
+        self.device.close();
         let written = tokio::select! {
             written = self.final_checkpoint(queues) => written,
             () = asked_to_leave() => return Err(self.left_without_checkpoint()),
@@ -68,20 +75,29 @@ impl Driver {
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
-    /// validation.
+    /// validation. A node that was started at the end waits for others that may have more of the budget.
     async fn farewell(&mut self, queues: &mut Queues, mut validating: bool) -> Result<(), Failure> {
-        let (farewell, patience) = (Instant::now() + FAREWELL, Instant::now() + PATIENCE);
+        let began = Instant::now();
+        let (farewell, patience, catching_up) = (began + FAREWELL, began + PATIENCE, began + CATCHING_UP);
         let mut alarm = Alarm::default();
+        let others = self.engine.head().is_some_and(|head| head.next.members.len() > 1);
+        let began_over = others && self.gauges.loss.is_none();
         loop {
             let now = Instant::now();
-            let others_wait = now < farewell && !self.everybody_finished();
-            if !others_wait && (!validating || now >= patience) {
+            let others_wait = now < farewell && (began_over || !self.everybody_finished())
+                || now < catching_up && self.engine.catches_up();
+            if self.finish.is_none() || !others_wait && (!validating || now >= patience) {
                 return Ok(());
             }
-            let ends = if others_wait { farewell } else { patience };
+            let ends = if others_wait && now < farewell { farewell } else { patience.max(now + LOOK_AGAIN) };
             tokio::select! {
                 Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                Some(asked) = queues.questions.recv() => {
+                    self.answer(asked).await?;
+                    self.feed(Input::Tick).await?;
+                }
                 Some(happened) = queues.trainer_events.recv() => {
                     validating &= !matches!(happened, TrainerEvent::Validated { .. });
                     self.trainer_event(happened).await?;

@@ -1,19 +1,14 @@
-//! The disk and the device on which a node stands when it starts, and the state that it begins with.
+//! The disk and the device on which a node stands when it starts.
 
-use super::canonical::Canonical;
-use super::ledger::{self, store_failure};
+use super::ledger::store_failure;
 use super::null::NullTrainer;
 use crate::cli::TrainArgs;
 use crate::exit::{Code, Failure};
-use anyhow::Context;
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
-use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::state::State;
-use starling_protocol::{Digest, wire};
-use starling_store::{Opened, Store, StoreError, StoreOptions};
+use starling_protocol::wire;
+use starling_store::{Opened, Store, StoreOptions};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens the store. A damaged chain is set aside and fetched anew, if there are peers to fetch it from.
@@ -65,68 +60,4 @@ pub fn open_trainer(
     let device = open(smallest.as_ref().unwrap_or(model))?.device().clone();
     let step = Duration::from_millis(ms);
     Ok(Box::new(NullTrainer::new(device, model.parameters() as usize, model.seq_len, step)))
-}
-
-/// The state on disk, or the run's initial parameters, which only a founder will keep.
-pub async fn first_state(
-    model: &ModelConfig,
-    spec: &RunSpec,
-    store: &Arc<Store>,
-    peers: bool,
-) -> Result<Canonical, Failure> {
-    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
-    let loading = move || -> Result<Canonical, Failure> {
-        let theta = starling_kernels::initial_parameters(&model, spec.seed);
-        let mut state = Canonical {
-            record: no_record(&spec),
-            digest: Digest::default(),
-            base: Digest::default(),
-            schema: Digest(model.schema().digest()),
-            state: State::initial(theta, spec.sync.mode),
-        };
-        if store.head().is_some() {
-            match ledger::stored(&store, &spec) {
-                Err(StoreError::Damaged(damage)) if peers => {
-                    tracing::warn!("{damage}; the chain is dropped and fetched anew");
-                    store.reset_chain().map_err(store_failure)?;
-                }
-                loaded => state.take(loaded.map_err(store_failure)?),
-            }
-        }
-        Ok(state)
-    };
-    tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
-}
-
-/// A record that stands for "nothing committed yet"; its digest is zero, which no record has.
-fn no_record(spec: &RunSpec) -> Record {
-    Record {
-        run: spec.digest(),
-        lineage: Digest::default(),
-        seq: 0,
-        parent: Digest::default(),
-        kind: RecordKind::Genesis,
-        base: Digest::default(),
-        round: 0,
-        contributors: Vec::new(),
-        update: Digest::default(),
-        state_root: Digest::default(),
-        tokens: 0,
-        cursor: 0,
-        free: Vec::new(),
-        merged: Vec::new(),
-        grants: Vec::new(),
-        revoked: Vec::new(),
-        next: NextRound {
-            inner_steps: spec.inner.steps,
-            codec: spec.sync.codec,
-            rung: 0,
-            dwell: 0,
-            verdicts: 0,
-            merge_tokens: 0,
-            merge_norm_bits: 0,
-            members: Vec::new(),
-            ring: Vec::new(),
-        },
-    }
 }

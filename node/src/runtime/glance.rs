@@ -4,10 +4,12 @@ use super::arrival::Arrival;
 use super::driver::Driver;
 use super::notice::{ids, seeking_text};
 use crate::watch::figures::{about, bytes};
+use crate::watch::pair::Pair;
 use crate::watch::picture::Glance;
 use crate::watch::words;
 use starling_protocol::engine::{Hold, MemberView, View};
 use starling_protocol::message::Phase;
+use starling_protocol::record::Role;
 use starling_protocol::{Digest, NodeId};
 use std::time::Instant;
 
@@ -46,6 +48,7 @@ impl Driver {
             voters: view.quorum.voters,
             voters_here: view.quorum.here,
             quorum: view.quorum.in_reach,
+            if_lost: self.if_lost(&view),
             guests: view.others.len(),
             doing: self.doing(&view, now),
             trains: view.phase == Phase::Training,
@@ -67,11 +70,34 @@ impl Driver {
             return hold_sentence(hold, &list(&hold.on));
         }
         if let Some(waiting) = &view.waiting {
-            return words::waiting(&list(&waiting.on), waiting.why);
+            let on = list(&waiting.on);
+            if view.quorum.quorum_lost.is_some() && !view.quorum.frozen {
+                let left = view.quorum.forks_in.map(|micros| micros as f64 / 1e6);
+                return words::cut_off(&self.engine.in_force().partition.minority.to_string(), &on, left);
+            }
+            return words::waiting(&on, waiting.why);
         }
         let others = view.attempt.as_ref().map_or(0, |(_, members)| members.len().saturating_sub(1));
         let arrival = self.gauges.arrival.as_ref().map(|arrival: &Arrival| arrival.text(now));
         phase_sentence(view.phase, (others, view.others.len()), arrival)
+    }
+
+    /// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
+    fn if_lost(&self, view: &View) -> Vec<String> {
+        let voters = || view.members.iter().filter(|member| member.role == Some(Role::Voter));
+        let other = voters().find(|voter| voter.id != self.me);
+        let votes = voters().any(|voter| voter.id == self.me);
+        let Some(other) = other.filter(|_| votes && view.quorum.voters == 2 && view.quorum.here == 2) else {
+            return Vec::new();
+        };
+        let partition = &self.engine.in_force().partition;
+        let pair = Pair {
+            other: &self.screen.names().label(&other.id.to_string()),
+            senior: view.quorum.distinguished == Some(self.me),
+            policy: &partition.minority.to_string(),
+            grace_s: f64::from(partition.grace_ms) / 1e3,
+        };
+        pair.parts()
     }
 }
 

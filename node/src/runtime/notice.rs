@@ -58,6 +58,10 @@ fn event(notice: Notice) -> Option<Event> {
             Event::WaitedForNewcomers { newcomers: ids(newcomers), seconds: micros as f64 / 1e6 }
         }
         Notice::Merged { lineage, round } => Event::Merged { lineage: lineage.to_string(), round },
+        Notice::Amended { number, name, changes, round } => {
+            let changes = changes.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+            Event::Amended { number, id: name.to_string(), changes, round }
+        }
         Notice::MemberJoined { member, round } => Event::MemberJoined { member: member.to_string(), round },
         Notice::MemberLeft { member, round, reason } => {
             Event::MemberLeft { member: member.to_string(), round, reason: reason.into() }

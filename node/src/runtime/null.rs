@@ -48,6 +48,8 @@ impl Trainer for NullTrainer {
         Ok(())
     }
 
+    fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
+
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         std::thread::sleep(self.step_time);
         self.moved += lr as f32 * 1e-3;

@@ -81,6 +81,7 @@ impl Driver {
             Output::Deny { peer, proof } => self.net.turn_away(peer, proof),
             Output::Notice(notice) => self.notice(notice),
             Output::Finished { reason } => self.finish = Some(reason),
+            Output::GoesOn => self.finish = None,
             other => {
                 self.hand(Matter::Output(other));
                 self.start_beside().await?;
@@ -119,6 +120,7 @@ impl Driver {
                 joins = phase == Phase::Joining;
             }
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
+            Notice::Amended { .. } => self.show_budget(),
             // Every round waits a moment; a wait is shown when it lasts.
             Notice::Waiting { on, why } => {
                 self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));

@@ -4,7 +4,8 @@ use super::again::Again;
 use super::beginning::{Beginning, engine, variants};
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
-use super::footing::{bind_run, first_state, open_store, open_trainer};
+use super::first::{Begins, first_state};
+use super::footing::{bind_run, open_store, open_trainer};
 use super::hearing;
 use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
@@ -18,6 +19,7 @@ use super::text;
 use super::ticket::TicketMaker;
 use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
+use super::weights::Load;
 use crate::cli::TrainArgs;
 use crate::config::model_table::model_config;
 use crate::config::node_file::NodeFile;
@@ -35,6 +37,7 @@ use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, ModelConfig};
 use starling_protocol::engine::io::Finish;
 use starling_protocol::run::RunSpec;
+use starling_protocol::state::State;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, wire};
 use starling_store::TensorShape;
@@ -46,15 +49,19 @@ use std::time::Duration;
 /// Vulkan drivers log complaints that do not matter to a node with a device.
 const QUIET_LOGS: &str = "wgpu_hal=off";
 
-/// Runs `starling train`.
-pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
+/// Runs `starling train`; `load` reads the model that a new run begins from.
+pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let again = match &args.home {
         Some(home) if args.run.is_none() && args.join.is_none() => Some(Again::of(home)?),
         _ => None,
     };
     let node = node_file(args, again.as_ref())?;
     let wanted = settings::Settings::of(args, &node)?;
-    let asked = Asked::from_args(args, again.as_ref(), &node)?;
+    let mut asked = Asked::from_args(args, again.as_ref(), &node)?;
+    let weights = match (&args.from, &mut asked.file) {
+        (Some(folder), Some(file)) => Some(load(folder)?.begin(file)?),
+        _ => None,
+    };
     if args.print_config {
         terminal::put(&settings::shown(args, &node, &asked)?);
         return Ok(ExitCode::SUCCESS);
@@ -64,7 +71,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(async {
         let origin = asked.resolve(&node).await?;
-        run(args, node, origin, wanted).await
+        run(args, node, origin, (wanted, weights)).await
     })?;
     // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
@@ -128,7 +135,12 @@ fn node_file(args: &TrainArgs, again: Option<&Again>) -> Result<NodeFile, Failur
     Ok(node)
 }
 
-async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings::Settings) -> Result<Finish, Failure> {
+async fn run(
+    args: &TrainArgs,
+    node: NodeFile,
+    origin: Origin,
+    (wanted, weights): (settings::Settings, Option<State>),
+) -> Result<Finish, Failure> {
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
     let (memory_bytes, disk_bytes) = check_room(args, (&node, &home), &origin, &device)?;
@@ -155,7 +167,9 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     screen.stage("opening the device");
     let trainer = open_trainer(args, &device, &model, &options)?;
     screen.stage("making the first parameters, or reading the state from the disk");
-    let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
+    let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
+    let begins = Begins { weights, founds: found, peers: !bootstrap.is_empty() };
+    let canonical = first_state(&model, &spec, &store, begins).await?;
     let device_name = trainer.device().to_string();
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
@@ -170,7 +184,6 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin, wanted: settings:
     });
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
-    let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
     let ticket_maker = TicketMaker::new(&identity, bootstrap.clone());
     let ports = Ports::of(&home, listen);
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();

@@ -87,6 +87,7 @@ impl Source {
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
             FetchRequest::Spec => self.spec.clone(),
+            FetchRequest::Beginning => self.store.beginning().ok_or(FetchRefusal::NotFound)?.encode(),
             FetchRequest::ChunksHeld(of) => match self.store.pieces_held(of) {
                 Some(pieces) => pieces,
                 None => self.store.chunks_held(of).map_err(internal)?.ok_or(FetchRefusal::NotFound)?,

@@ -6,8 +6,22 @@ use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity::Identity;
 use starling_bootstrap::ticket::{Admission, Ticket};
 use starling_protocol::admission::{self, Revocation, SubjectKind};
+use starling_protocol::amendment::{Amendment, Changes, Settings};
 use starling_protocol::run::{AdmissionMode, RunSpec};
 use starling_protocol::{Digest, NodeId};
+
+/// The next amendment of a run after these settings, signed by this node in a run with a creator. It counts only if
+/// this node is that creator.
+pub fn next_amendment(
+    identity: &Identity,
+    spec: &RunSpec,
+    settings: &Settings,
+    from: u64,
+    changes: Changes,
+) -> Amendment {
+    let amendment = Amendment::next(settings, from, changes);
+    if spec.creator.is_some() { amendment.sign(&identity.signer(), &spec.digest()) } else { amendment }
+}
 
 /// Signs tickets with this node's key.
 #[derive(Clone)]
@@ -61,6 +75,11 @@ impl TicketMaker {
             Subject::Ticket { grant } => (SubjectKind::Ticket, Digest::from_hex(grant).ok_or_else(malformed)?),
         };
         Ok(Revocation::sign(&self.identity.signer(), &spec.digest(), kind, digest))
+    }
+
+    /// The next amendment of the run.
+    pub fn amend(&self, spec: &RunSpec, settings: &Settings, from: u64, changes: Changes) -> Amendment {
+        next_amendment(&self.identity, spec, settings, from, changes)
     }
 
     /// The admission of a run that asks for one. Members of other runs are shown no ticket, so that nobody could hold a

@@ -37,6 +37,8 @@ impl Driver {
             lease: wanted.lease,
             inner_steps: wanted.inner_steps,
             tokens: wanted.tokens,
+            inner: self.engine.in_force().inner.clone(),
+            budget: self.engine.in_force().budget.clone(),
             validate: due.then_some(sequences).filter(|n| *n > 0),
             generation,
             news: self.variants.news(),

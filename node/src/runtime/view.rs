@@ -29,6 +29,8 @@ impl Driver {
                 self.invite(terms, reply);
                 return Ok(());
             }
+            Question::Change(change) => self.change(&change),
+            Question::Agree { id } => self.agree(&id),
             Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
                 Ok(revocation) => {
                     let subject = revocation.subject.to_string();
@@ -116,6 +118,8 @@ impl Driver {
             offers: None,
             gossip: None,
             probation: self.probation_status(&head.record),
+            amended: self.amended_status(),
+            proposals: self.proposal_status(),
             unreached: self.net.unreached().into_iter().map(unreached_row).collect(),
         };
         self.variants.show(&head.record, &mut status);
@@ -135,13 +139,14 @@ impl Driver {
     }
 
     fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {
-        let partition = &self.spec.partition;
+        let partition = &self.engine.in_force().partition;
         QuorumStatus {
             voters: quorum.voters,
             here: quorum.here,
             in_reach: quorum.in_reach,
             distinguished: quorum.distinguished.map(|id| id.to_string()),
             quorum_lost_s: quorum.quorum_lost.map(|us| us as f64 / 1e6),
+            forks_in_s: quorum.forks_in.map(|us| us as f64 / 1e6),
             policy: partition.minority.to_string(),
             grace_s: f64::from(partition.grace_ms) / 1e3,
             frozen: quorum.frozen,

@@ -38,6 +38,7 @@ pub fn lines(picture: &Picture, columns: usize, rows: usize, now: Instant) -> Ve
         Row { rank: 2, lines: line("pace", &pace(picture, now), width) },
         Row { rank: 3, lines: line("loss", &losses(picture), width) },
         Row { rank: 4, lines: line("flock", &flock(picture), width) },
+        Row { rank: 6, lines: line("if lost", &if_lost(picture), width) },
         Row { rank: 7, lines: line("traffic", &traffic(picture), width) },
         Row { rank: 5, lines: line("last", &last.into_iter().collect::<Vec<_>>(), width) },
     ];
@@ -146,6 +147,10 @@ fn flock(picture: &Picture) -> Vec<String> {
         count => Some(format!("{count} other nodes")),
     };
     [members, voters].into_iter().chain(guests).collect()
+}
+
+fn if_lost(picture: &Picture) -> Vec<String> {
+    picture.glance.as_ref().map(|glance| glance.if_lost.clone()).unwrap_or_default()
 }
 
 fn traffic(picture: &Picture) -> Vec<String> {

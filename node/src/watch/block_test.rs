@@ -122,6 +122,21 @@ fn a_wait_is_told_in_full_on_a_narrow_terminal() {
     assert_eq!(said.join(" "), doing);
 }
 
+/// The part about the other voter stays where there is no room for both.
+#[test]
+fn a_flock_of_two_says_what_happens_when_one_is_lost() {
+    let (mut picture, now) = flying();
+    let if_lost = vec!["1a2b3c4d (attic): this node goes on at once".into(), "this node: the other one waits".into()];
+    let flock = Glance { members: 2, voters: 2, guests: 0, if_lost, ..glance() };
+    picture.look(flock, now);
+    let said = |columns| {
+        let lines = lines(&picture, columns, 24, now);
+        lines.into_iter().find(|line| line.starts_with("if lost")).expect("it is shown")
+    };
+    assert_eq!(said(101), "if lost 1a2b3c4d (attic): this node goes on at once · this node: the other one waits");
+    assert_eq!(said(60), "if lost 1a2b3c4d (attic): this node goes on at once");
+}
+
 #[test]
 fn a_start_and_the_first_step_are_told() {
     let (mut picture, now) = (Picture::new(ME.into()), Instant::now());

@@ -5,6 +5,7 @@
 use libp2p::Multiaddr;
 use serde::Serialize;
 use starling_protocol::NodeId;
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One line of `--json`.
@@ -196,6 +197,13 @@ pub enum Event {
     DifferenceLost {
         lineage: String,
         reason: String,
+    },
+    /// Other terms of the run are in force from this round on: all values that differ from the run file's.
+    Amended {
+        number: u32,
+        id: String,
+        changes: BTreeMap<String, String>,
+        round: u64,
     },
     /// The difference of a lineage that gave way is in the state now.
     Merged {

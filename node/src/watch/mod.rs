@@ -9,6 +9,7 @@ pub mod event;
 pub mod figures;
 pub mod names;
 pub mod pace;
+pub mod pair;
 pub mod picture;
 pub mod screen;
 pub mod status;

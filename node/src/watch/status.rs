@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use starling_protocol::amendment::Changes;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,8 +28,22 @@ pub enum Question {
     Status,
     Invite(Terms),
     Revoke(Subject),
+    /// Amend the run.
+    Change(Change),
+    /// Agree to an amendment that waits, by the beginning of its name.
+    Agree {
+        id: String,
+    },
     /// Write a checkpoint of the present state, unless the newest is of it.
     Checkpoint,
+}
+
+/// An amendment to make.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Change {
+    pub changes: Changes,
+    /// The first round that it may be in force in; 0 = the next.
+    pub from: u64,
 }
 
 /// The subject of a revocation.
@@ -63,6 +78,8 @@ pub enum Answer {
     Status(Box<Status>),
     Invite { ticket: String },
     Revoked { subject: String },
+    /// An amendment was handed in. Its bytes are hex. Unless it is agreed by all, a quorum's operators have to agree.
+    Amendment { id: String, number: u32, bytes: String, agreed_by_all: bool },
     Checkpoint { path: String, seq: u64, round: u64, is_new: bool },
     Error { message: String },
 }
@@ -112,9 +129,39 @@ pub struct Status {
     /// Why this node does not vote yet, in an open run with probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probation: Option<ProbationStatus>,
+    /// The amendments of the run that are in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amended: Option<AmendedStatus>,
+    /// Amendments that no record holds yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proposals: Vec<ProposalStatus>,
     /// Peers that this node dials in vain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreached: Vec<UnreachedStatus>,
+}
+
+/// What has changed in the run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AmendedStatus {
+    /// Amendments so far, and the newest one's id.
+    pub number: u32,
+    pub id: String,
+    /// All values that differ from the run file's.
+    pub changes: BTreeMap<String, String>,
+}
+
+/// An amendment that waits.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProposalStatus {
+    pub id: String,
+    pub number: u32,
+    /// The first round that it may be in force in; 0 = the next.
+    pub from_round: u64,
+    pub changes: BTreeMap<String, String>,
+    /// Whether this node's operator agrees.
+    pub agreed: bool,
+    /// Whether the run's creator has signed it.
+    pub by_creator: bool,
 }
 
 /// A peer that has not been reached since it was last here.
@@ -190,6 +237,9 @@ pub struct QuorumStatus {
     pub distinguished: Option<String>,
     /// Seconds since a quorum was last in reach, while none is.
     pub quorum_lost_s: Option<f64>,
+    /// Seconds until this node goes on as a lineage of its own, if it is to do so and no quorum comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forks_in_s: Option<f64>,
     /// The run's policy after a quorum loss: `fork`, `wait` or `halt`, and the seconds before it takes effect.
     pub policy: String,
     pub grace_s: f64,

@@ -162,6 +162,13 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::DifferenceLost { lineage, reason } => {
             format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
         }
+        Event::Amended { changes, round, .. } if changes.is_empty() => {
+            format!("round {round}: the run file's terms are in force again, without amendments")
+        }
+        Event::Amended { number, changes, round, .. } => {
+            let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            format!("from round {round} on the run is amended (number {number}): {}", pairs.join(", "))
+        }
         Event::Merged { lineage, round } => {
             format!("round {round}: the difference of lineage {} is merged", short(lineage))
         }
@@ -198,12 +205,23 @@ fn text(event: &Event, names: &Names) -> Option<String> {
 
 /// The text of a quorum loss, and of what happens next.
 fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
-    let next = match policy {
-        "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
+    let next = without_quorum(policy, grace_s);
+    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+}
+
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to.
+pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>) -> String {
+    let next = without_quorum(policy, left_s.unwrap_or_default());
+    format!("too few voters are in reach to decide ({missing} missing): this node {next}")
+}
+
+fn without_quorum(policy: &str, left_s: f64) -> String {
+    match policy {
+        "fork" if left_s < 1.0 => "goes on as a lineage of its own now, with all that are here".to_string(),
+        "fork" => format!("goes on as a lineage of its own in {left_s:.0} s"),
         "wait" => "ends its inner steps and waits for them".to_string(),
         _ => "has stopped training until they are back".to_string(),
-    };
-    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+    }
 }
 
 #[cfg(test)]
@@ -226,6 +244,19 @@ mod tests {
         assert_eq!(waiting("", "no flock met yet"), "waiting: no flock met yet");
         let lets_in = waiting("1a2b3c4d", "the members' next record, which is to let this node in");
         assert!(lets_in.starts_with("has the model: takes part once"), "{lets_in}");
+    }
+
+    #[test]
+    fn a_node_without_a_quorum_says_when_it_goes_on() {
+        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left);
+        assert_eq!(
+            said("fork", Some(47.6)),
+            "too few voters are in reach to decide (1a2b3c4d (box) missing): this node goes on as a lineage of its own \
+             in 48 s"
+        );
+        assert!(said("fork", Some(0.0)).ends_with("of its own now, with all that are here"));
+        assert!(said("wait", None).ends_with("waits for them"));
+        assert!(said("halt", None).ends_with("until they are back"));
     }
 
     #[test]

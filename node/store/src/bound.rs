@@ -3,7 +3,8 @@
 //! The oldest snapshot goes first, since without the first update after it it leads nowhere; then the updates up to the
 //! next one, the oldest first; then the next one, and so on. The newest snapshot and the updates after it stay however
 //! much they take, since the node needs them to come back, and so does everything that is being written: updates of
-//! candidates, the staged one, the state being adopted. Records and private state only leave less room.
+//! candidates, the staged one, the state being adopted. Records, private state and the state with which the run begins
+//! only leave less room.
 
 use crate::StoreError;
 use crate::rocks::Table;
@@ -121,7 +122,13 @@ impl Store {
     fn bytes_taken(&self) -> u64 {
         let states = self.tip().snapshots.values().map(|manifest| state_bytes(manifest)).fold(0, u64::saturating_add);
         let rest = folder_bytes(self.path(), Some(&self.folder.chunks()));
-        states.saturating_add(self.adopted_bytes()).saturating_add(rest)
+        states.saturating_add(self.beginning_bytes()).saturating_add(self.adopted_bytes()).saturating_add(rest)
+    }
+
+    /// The parameters with which the run begins, if they are kept here; their moments are one chunk of zeros. They are
+    /// never dropped.
+    fn beginning_bytes(&self) -> u64 {
+        self.beginning().map_or(0, |manifest| manifest.elements.saturating_mul(4))
     }
 
     /// The chunks of a state being adopted, as whole ones.
@@ -134,7 +141,7 @@ impl Store {
     fn bytes_that_stay(&self) -> Result<u64, StoreError> {
         let tip = self.tip();
         let newest = tip.snapshots.last_key_value();
-        let state = newest.map_or(0, |(_, manifest)| state_bytes(manifest));
+        let state = newest.map_or(0, |(_, manifest)| state_bytes(manifest)).saturating_add(self.beginning_bytes());
         let live = self.live_updates(&tip, newest.map_or(0, |(seq, _)| seq.saturating_add(1)))?;
         let lengths = live.iter().filter_map(|digest| self.updates.length(digest));
         let updates = lengths.fold(0, u64::saturating_add);

@@ -32,7 +32,8 @@ mod opening;
 
 pub use opening::open_checkpoint;
 
-const FORMAT: u32 = 1;
+/// Raised with every incompatible change, of records as well; 1 knew no amendments.
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "manifest.json";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.starling";

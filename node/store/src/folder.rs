@@ -3,6 +3,7 @@
 //! ```text
 //! lock        taken with flock for as long as the store is open; names the process
 //! run.spec    the encoded specification of the run, sealed
+//! beginning   the manifest of the state that the run begins with, sealed; see `beginning`
 //! born        the time of this very file's birth, which tells a copy of the folder; see `birth`
 //! head        mirror of the database's version, sealed; see `mirror`
 //! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote state
@@ -52,6 +53,9 @@ impl Folder {
     }
     pub fn born(&self) -> PathBuf {
         self.root.join("born")
+    }
+    pub fn beginning(&self) -> PathBuf {
+        self.root.join("beginning")
     }
     pub fn mirror(&self) -> PathBuf {
         self.root.join("head")

@@ -12,6 +12,7 @@
 
 mod adoption;
 mod arriving;
+mod beginning;
 mod birth;
 mod blobs;
 mod bound;

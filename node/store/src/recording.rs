@@ -20,8 +20,8 @@ pub struct Recording {
     /// Numbers of the first and the last record.
     pub first: u64,
     pub last: u64,
-    /// The record of the first state. The state of a genesis follows from the specification; that of another record is
-    /// written.
+    /// The record of the first state. The state of a genesis follows from the specification, unless the run begins from
+    /// weights; any other is written.
     pub state: u64,
     /// Updates that lead from that state to the last record's.
     pub updates: u64,
@@ -39,12 +39,13 @@ impl Store {
             return Err(StoreError::Exists { path: dir.to_path_buf() });
         }
         let run = self.run().ok_or_else(|| StoreError::NoRun { path: self.path().to_path_buf() })?;
+        let begun = wire::decode_spec(&run.spec).is_ok_and(|spec| spec.beginning.is_some());
         let first = self.whole_from().ok_or(StoreError::NoChain)?;
         let staging = sibling(dir, "new")?;
         remove_dir(&staging)?;
         fs::create_dir(&staging).map_err(|e| StoreError::io("create", &staging, 4096, e))?;
         let written = write(&staging.join("spec"), &run.spec)
-            .and_then(|()| self.record_chain(&staging, first))
+            .and_then(|()| self.record_chain(&staging, first, begun))
             .and_then(|recording| install(&staging, dir).map(|()| recording));
         if written.is_err() {
             // Only the first error is reported.
@@ -53,7 +54,8 @@ impl Store {
         written
     }
 
-    fn record_chain(&self, dir: &Path, first: u64) -> Result<Recording, StoreError> {
+    /// `begun`: the run begins from weights.
+    fn record_chain(&self, dir: &Path, first: u64, begun: bool) -> Result<Recording, StoreError> {
         let none = || StoreError::damaged(Part::State, &self.folder.chunks(), "there is no snapshot");
         let state = self.snapshots().into_iter().map(|(seq, _)| seq).find(|seq| *seq >= first).ok_or_else(none)?;
         let mut recording = Recording { first, last: first, state, updates: 0 };
@@ -72,7 +74,7 @@ impl Store {
                 let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
                 let record = wire::decode_record(bytes).map_err(malformed)?;
                 recording.updates += u64::from(self.record_update(dir, &record, state)?);
-                if next == state && record.kind != RecordKind::Genesis {
+                if next == state && (begun || record.kind != RecordKind::Genesis) {
                     self.record_state(dir, state)?;
                 }
                 recording.last = next;

@@ -12,6 +12,7 @@ use crate::space::{self, Ballast, DiskSpace};
 use crate::tip::{Link, Tip, seq_key};
 use crate::{Damage, Part, StoreError};
 use starling_protocol::limits::{PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
+use starling_protocol::state::{MANIFEST_BYTES_MAX, Manifest};
 use starling_protocol::{Digest, state, update, wire};
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
+pub(crate) const BEGINNING_KIND: Kind = *b"SLBEGN-1";
 /// Free bytes that the database needs to recover.
 const OPEN_BYTES: u64 = 4 << 20;
 /// Free bytes that a change of the chain needs: a failed write to the database's log ends the process.
@@ -77,6 +79,8 @@ pub struct Store {
     pub(crate) chunks: Blobs,
     /// The state being adopted: only its chunks may be put, and pruning keeps them.
     pub(crate) adopting: RwLock<Option<Adoption>>,
+    /// The state with which the run begins, if it is kept here.
+    pub(crate) beginning: RwLock<Option<Arc<Manifest>>>,
     /// The last update that was written ahead of its candidate.
     pub(crate) staged: Mutex<Option<Digest>>,
     /// The updates that this node fetches, and what is known of the pieces of others.
@@ -113,6 +117,7 @@ impl Store {
         space::require(root, OPEN_BYTES, 0)?;
         folder.clear_tmp()?;
         let copied = birth::is_copied(&folder)?;
+        let beginning = read_beginning(&folder)?;
         let (run, run_damage) = match read_run(&folder) {
             Ok(run) => (run, None),
             Err(StoreError::Damaged(damage)) => (None, Some(damage)),
@@ -132,6 +137,7 @@ impl Store {
             updates,
             chunks,
             adopting: RwLock::new(None),
+            beginning: RwLock::new(beginning),
             staged: Mutex::new(None),
             shelf: Mutex::default(),
             bulk: Mutex::new(()),
@@ -276,7 +282,8 @@ impl Store {
         self.prune_chunks();
     }
 
-    /// Removes the chunks of no snapshot and no adoption. The caller holds `bulk`, without which neither gets new ones.
+    /// Removes the chunks of no snapshot and no adoption that the run's beginning has not, either. The caller holds
+    /// `bulk`, without which none of them gets new ones.
     pub(crate) fn prune_chunks(&self) {
         if self.failed.get().is_some() {
             // Nobody knows which snapshots the next start will find.
@@ -284,6 +291,7 @@ impl Store {
         }
         let mut keep: HashSet<Digest> = self.tip().snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
         keep.extend(read(&self.adopting).iter().flat_map(Adoption::digests));
+        keep.extend(read(&self.beginning).iter().flat_map(|manifest| manifest.chunks.iter().copied()));
         if let Err(error) = self.chunks.retain(&keep) {
             tracing::warn!(%error, "could not remove old chunks of the state");
         }
@@ -364,6 +372,19 @@ fn read_run(folder: &Folder) -> Result<Option<Run>, StoreError> {
     };
     let decoded = wire::decode_spec(&spec).map_err(|e| StoreError::damaged(Part::RunSpec, &path, e.to_string()))?;
     Ok(Some(Run { digest: decoded.digest(), spec }))
+}
+
+/// The manifest of the state with which the run begins, if the folder keeps one. A damaged one is reported and left
+/// out: the weights are fetched when they are needed.
+fn read_beginning(folder: &Folder) -> Result<Option<Arc<Manifest>>, StoreError> {
+    let bytes = match read_sealed(&folder.beginning(), &BEGINNING_KIND, MANIFEST_BYTES_MAX as u64, Part::State) {
+        Err(StoreError::Damaged(damage)) => {
+            tracing::warn!(%damage, "the weights that the run began with are not known here any more");
+            None
+        }
+        other => other?,
+    };
+    Ok(bytes.and_then(|bytes| Manifest::decode(&bytes).ok()).map(Arc::new))
 }
 
 /// Opens the database and compares it with its mirror.

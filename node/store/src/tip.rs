@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote states.
-pub(crate) const FORMAT: u32 = 2;
+/// Layout of the data folder. Raised with every incompatible change, of records as well; 1 knew neither certificates nor
+/// vote states, and 2 no amendments.
+pub(crate) const FORMAT: u32 = 3;
 /// Candidates kept on top of one head: the newest, and always the one that the vote state names.
 pub(crate) const CANDIDATES_KEPT: usize = 4;
 

@@ -82,14 +82,27 @@ impl Store {
         if got != expected {
             return Err(StoreError::StateMismatch { seq, expected, got });
         }
-        let places = distinct(&manifest, state);
+        self.write_missing(seq, &manifest, state)?;
+        Ok(manifest)
+    }
+
+    /// The same for a state that no record here has.
+    pub(crate) fn write_chunks_of(
+        &self,
+        seq: u64,
+        schema: &Digest,
+        state: &dyn StateChunks,
+    ) -> Result<Manifest, StoreError> {
+        let manifest = manifest_of(&self.folder.chunks(), seq, schema, state)?;
+        self.write_missing(seq, &manifest, state)?;
+        Ok(manifest)
+    }
+
+    fn write_missing(&self, seq: u64, manifest: &Manifest, state: &dyn StateChunks) -> Result<(), StoreError> {
+        let places = distinct(manifest, state);
         let missing = places.iter().filter(|(_, digest)| !self.chunks.contains(digest)).count();
         self.require_room(missing)?;
-        if let Err(e) = self.write_chunks(seq, &places, state) {
-            self.prune_chunks();
-            return Err(e);
-        }
-        Ok(manifest)
+        self.write_chunks(seq, &places, state).inspect_err(|_| self.prune_chunks())
     }
 
     /// Writes and syncs these chunks. Each file is synced once, and each folder once at the end.

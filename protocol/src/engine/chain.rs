@@ -22,7 +22,7 @@ pub(super) struct ChainHead {
 impl ChainHead {
     pub fn new(record: Record, certificate: Option<Certificate>) -> Self {
         let digest = record.digest();
-        Self { base: record.base_or(digest), quorum: Quorum::after(&record, &digest), digest, record, certificate }
+        Self { base: record.base_or(digest), quorum: Quorum::after(&record), digest, record, certificate }
     }
 }
 

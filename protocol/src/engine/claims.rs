@@ -133,7 +133,7 @@ impl Sync {
             Relation::Strangers => false,
             Relation::Left => ended(),
             Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)) || ended(),
-            Relation::ForksOff => news && quorum_is_lost(round, ctx),
+            Relation::ForksOff => news && (quorum_is_lost(round, ctx) || is_passed_by(round, ctx)),
             // Members may still go on in a lineage that this node's has left.
             Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
         }
@@ -170,7 +170,9 @@ impl Sync {
         match self.ancestry.relation(&proven.ancestry) {
             Relation::Ahead => !self.may_decide_itself(round, &mine, &proven.place(), ctx),
             Relation::Kept => true,
-            Relation::ForksOff => quorum_is_lost(round, ctx) && self.may_follow_fork(proven, ctx),
+            Relation::ForksOff => {
+                (quorum_is_lost(round, ctx) || is_passed_by(round, ctx)) && self.may_follow_fork(proven, ctx)
+            }
             Relation::Siblings => {
                 // Length alone calls no node away from a quorum: a longer lineage has not done more by that.
                 let (voters, others) = self.ancestry.went_along(&proven.ancestry);
@@ -278,6 +280,15 @@ impl Sync {
 fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
     let long = |round: &Round| round.quorum_loss.since().is_some_and(|since| ctx.is_long_quorum_lost(since));
     !ctx.quorum_in_reach() && round.is_none_or(long)
+}
+
+/// Whether this node is a voter that has just started and would decide without any other one. Where another voter of its
+/// head has forked meanwhile, the work of that one is worth more than the beginning of a round.
+fn is_passed_by(round: Option<&Round>, ctx: &Ctx) -> bool {
+    let begins = round.is_some_and(|round| round.resumed && !round.record_vote.entered());
+    let mut voters = ctx.head.iter().flat_map(|head| head.quorum.voters());
+    let alone = !voters.any(|(id, _)| *id != ctx.me && ctx.voter_in_reach(id));
+    begins && ctx.votes() && alone && !mutated!(Mutation::StayAlone)
 }
 
 impl Ctx {

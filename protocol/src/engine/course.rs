@@ -1,7 +1,7 @@
 //! The course of a node from record to record: its start, its heads, the lineages and incarnations that it takes, and
 //! its leave.
 
-use super::chain::ChainHead;
+use super::chain::{ChainHead, Place};
 use super::io::{Finish, Notice, Output, PersistToken, Proven};
 use super::life::{Life, Start};
 use super::offer::Work;
@@ -138,6 +138,7 @@ impl Engine {
         let before = self.ctx.head.take();
         self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &chain_head.record);
         self.ctx.stand_on(chain_head);
+        self.tell_amended(before.as_ref().map(|head| &head.record));
         self.life = Life::Outside;
         self.sync.catch_up.follow();
         self.heed_witnesses();
@@ -145,9 +146,48 @@ impl Engine {
         self.conduct.drop_settled(&self.ctx, &mut self.out);
     }
 
-    fn end_if_spent(&mut self) -> bool {
+    /// Takes over amended terms, and tells them to the user, unless the node has just started.
+    fn tell_amended(&mut self, before: Option<&Record>) {
+        let settings = self.ctx.settings();
+        self.offer.newcomers.amend(&self.ctx.rules.join);
+        if before.is_some_and(|before| before.next.settings != settings) {
+            let (number, name, changes) = (settings.amendments, settings.newest, settings.changes);
+            let round = self.ctx.head.as_ref().map_or(0, |head| head.record.round.saturating_add(1));
+            self.out.notice(Notice::Amended { number, name, changes, round });
+        }
+    }
+
+    fn is_spent(&self) -> bool {
         let spent = |head: &Arc<ChainHead>| self.ctx.is_spent(head.record.round, head.record.tokens);
-        let done = self.ctx.head.as_ref().is_some_and(spent);
+        self.ctx.head.as_ref().is_some_and(spent)
+    }
+
+    /// Goes on after the end if an amendment that this node knows has added to the budget.
+    pub(super) fn go_on_if_amended(&mut self) {
+        if self.life.end() == Some(&Finish::BudgetSpent) && !self.is_spent() {
+            self.life = Life::Outside;
+            self.out.push(Output::GoesOn);
+            self.enter_round(true);
+            // A process of this identity may have gone on before, and have spoken.
+            if let Some(round) = self.life.round_mut() {
+                round.resume_votes(Vec::new(), self.own_votes.vote_state.as_ref(), &self.ctx);
+            }
+        }
+    }
+
+    /// Looks, after the end, whether members have gone on: by an amendment that this node has not heard of.
+    pub(super) fn look_beyond_the_end(&mut self) {
+        let Some(mine) = self.ctx.place().filter(|_| !self.ctx.frozen) else { return };
+        let beyond = |(id, place): (NodeId, Place)| {
+            self.ctx.is_member(&id) && place.lineage == mine.lineage && place.seq > mine.seq
+        };
+        if self.ctx.places().any(beyond) {
+            self.consider_heads();
+        }
+    }
+
+    fn end_if_spent(&mut self) -> bool {
+        let done = self.is_spent();
         if done {
             self.finish(Finish::BudgetSpent);
         }
@@ -283,6 +323,7 @@ impl Engine {
 
     pub(super) fn caught_up(&mut self, record: Record, certificate: Option<Certificate>, ancestry: Ancestry) {
         let Some((sources, _)) = self.sync.catch_up.end() else { return };
+        let ended = self.life.end().is_some();
         self.sync.catch_up = CatchUp::default();
         self.ctx.distrusted = false;
         for id in sources {
@@ -303,6 +344,9 @@ impl Engine {
         self.beat.forget_join();
         if self.end_if_spent() {
             return;
+        }
+        if ended {
+            self.out.push(Output::GoesOn);
         }
         // The contribution that was announced for this very round is lost: a member that makes another is a new start.
         if said == Some(base) {

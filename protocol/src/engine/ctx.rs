@@ -1,6 +1,7 @@
 //! The context that all parts of the engine may read and none of them changes: this node's identity, the run, the time,
 //! the head record, and what is known of the peers.
 
+use super::amendments::Amendments;
 use super::chain::{ChainHead, Place};
 use super::clock::Moment;
 use super::config::Timing;
@@ -8,6 +9,7 @@ use super::identity::Identity;
 use super::peer::Peers;
 use super::terms::Terms;
 use super::watch::Watch;
+use crate::amendment::Changes;
 use crate::evidence;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::message::{Evidence, Head, Phase};
@@ -26,6 +28,11 @@ pub(super) struct Ctx {
     pub signer: Box<dyn Signer>,
     pub verifier: Box<dyn Verifier>,
     pub spec: RunSpec,
+    /// The specification with all amendments that are in force after the head, and these amendments.
+    pub rules: RunSpec,
+    pub changes: Changes,
+    /// Amendments that no record holds yet.
+    pub amendments: Amendments,
     pub terms: Terms,
     pub spec_bytes: Vec<u8>,
     pub run: Digest,
@@ -67,6 +74,9 @@ impl Ctx {
             spec_bytes: wire::encode_spec(&spec),
             signer,
             verifier,
+            rules: spec.clone(),
+            changes: Changes::default(),
+            amendments: Amendments::default(),
             spec,
             run,
             timing,
@@ -102,6 +112,7 @@ impl Ctx {
         }
         self.history.push_back(chain_head.clone());
         self.head = Some(Arc::new(chain_head));
+        self.follow_settings();
     }
 
     pub fn place(&self) -> Option<Place> {
@@ -121,12 +132,6 @@ impl Ctx {
     /// Digest of the head record; zero without a head.
     pub fn head_digest(&self) -> Digest {
         self.head.as_ref().map_or(Digest::default(), |head| head.digest)
-    }
-
-    /// Whether the run's budget is spent after `rounds` rounds and `tokens` tokens.
-    pub fn is_spent(&self, rounds: u64, tokens: u64) -> bool {
-        let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
-        spent(self.spec.budget.rounds, rounds) || spent(self.spec.budget.tokens, tokens)
     }
 
     /// Whether two envelopes contradict each other.

@@ -10,6 +10,7 @@ use super::split::signers_of_both;
 use super::succession::{self, SignedReady, merging};
 use super::vote::Objection;
 use super::{Engine, scene};
+use crate::amendment::Amendment;
 use crate::ballot::Said;
 use crate::certificate::{self, Split};
 use crate::limits::READY_BYTES_MAX;
@@ -41,6 +42,7 @@ impl Engine {
         self.ctx.send_hello(&[peer], &mut self.out);
         let head = scene!(self).head_message();
         self.out.send_to(&self.ctx, &[peer], &Message::Head(head));
+        self.ctx.pass_amendments_on(peer, &mut self.out);
         if self.life.end().is_some() {
             return;
         }
@@ -131,6 +133,11 @@ impl Engine {
                 Ok(round.hear_start(from, start, &self.ctx, &mut self.out)?)
             }
             Message::Evidence(evidence) => Ok(self.conduct.hear_evidence(evidence, &self.ctx, &mut self.out)?),
+            Message::Amend(amendment) => {
+                self.ctx.hear_amendment(from, amendment, &mut self.out)?;
+                self.go_on_if_amended();
+                Ok(())
+            }
             Message::Alive(alive) => {
                 let shown = self.ctx.hear_alive(from, &alive, bytes, &mut self.out);
                 if shown { Ok(()) } else { Err(Refusal::Stale.into()) }
@@ -180,6 +187,9 @@ impl Engine {
             // newcomer, or to one, before the receiver had this record is therefore lost.
             if arrives && ctx.is_member(&from) && (ctx.is_new() || !stepped) {
                 round.repeat_ready(&[from], out);
+            }
+            if arrives {
+                ctx.pass_amendments_on(from, out);
             }
             if arrives && ctx.is_voter(&from) {
                 // Statements that the peer heard before it had this head meant nothing to it.
@@ -444,7 +454,9 @@ impl Ctx {
             | Message::Alive(_) => true,
             _ if mutated!(Mutation::HeedAnybody) => true,
             Message::Estimate(_) | Message::Vote(_) | Message::Certificate(_) => self.is_member(from) || voted(),
-            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) => self.is_member(from),
+            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) | Message::Amend(_) => {
+                self.is_member(from)
+            }
         }
     }
 
@@ -472,6 +484,10 @@ impl Ctx {
             && ready.tokens <= tokens_max;
         if !fits {
             return Err(LEASE);
+        }
+        let authorised = |amendment: &Amendment| amendment.is_authorised(self.verifier.as_ref(), &self.spec, &self.run);
+        if !ready.amends.as_ref().is_none_or(authorised) {
+            return Err("ready with an amendment by nobody with a right to it");
         }
         let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);
         if allowed { Ok(()) } else { Err("ready that merges what it may not") }

@@ -2,6 +2,7 @@
 
 use super::config::VoteState;
 use crate::admission::Revocation;
+use crate::amendment::{Amendment, Changes};
 use crate::ancestry::Ancestry;
 pub use crate::candidate::AttemptKey;
 use crate::candidate::Candidate;
@@ -171,6 +172,9 @@ pub enum Input {
     FetchFailed { key: AttemptKey, record: Digest },
     /// The operator hands in a revocation by the run's creator; one that the creator did not sign is dropped.
     Revoke { revocation: Revocation },
+    /// The operator hands in an amendment: the run's creator's, or, in a run without one, an amendment that the operator
+    /// agrees to. One that [`super::Engine::check_amendment`] refuses is dropped.
+    Amend { amendment: Amendment },
     /// The operator wants this node to go (SIGTERM, Ctrl-C).
     Leave,
 }
@@ -260,8 +264,11 @@ pub enum Output {
     Deny { peer: NodeId, proof: Option<Vec<u8>> },
     /// Something a user wants to know.
     Notice(Notice),
-    /// Nothing more will happen: write the final checkpoint and exit.
+    /// Nothing more will happen: write the final checkpoint and exit. [`Self::GoesOn`] may take this back as long as the
+    /// process lives.
     Finished { reason: Finish },
+    /// The run, whose budget was spent, has got more of it by an amendment, and this node goes on.
+    GoesOn,
 }
 
 /// The reason why bytes or a peer were not accepted. Each has a counter.
@@ -333,6 +340,14 @@ pub enum Notice {
         round: u64,
         members: Vec<NodeId>,
         tokens: u64,
+    },
+    /// The settings after the head's are others than before: the number of amendments so far, the newest one's name,
+    /// all changes, and the first round in which they are in force.
+    Amended {
+        number: u32,
+        name: Digest,
+        changes: Changes,
+        round: u64,
     },
     /// The difference of this lineage, which gave way to this node's, is in the state now.
     Merged {

@@ -36,6 +36,8 @@
 //! output ([`outbox::Out`]). [`Engine`] says what the result of one part means for another. It routes inputs here,
 //! messages of peers in [`inbox`], and the course from one record to the next in [`course`].
 
+mod amending;
+mod amendments;
 mod assembly;
 mod attempt;
 mod beat;
@@ -89,8 +91,10 @@ pub use newcomers::Hold;
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
-use crate::NodeId;
+use crate::amendment::{Amendment, NotAmended};
 use crate::record::Record;
+use crate::run::RunSpec;
+use crate::{Digest, NodeId};
 use beat::Beat;
 use clock::{Clock, Moment};
 use conduct::Conduct;
@@ -165,7 +169,7 @@ impl Engine {
     /// Takes one input at the driver's time and returns what is to be done, in order.
     ///
     /// After `Finished` with a spent budget the engine still tells its head, and hands its certificate to peers that
-    /// ask. After any other end it is silent.
+    /// ask, and goes on if an amendment adds to the budget. After any other end it is silent.
     pub fn handle(&mut self, input: Input, now: Time) -> Vec<Output> {
         self.ctx.now = self.clock.advance(now, self.ctx.timing.step_max);
         if self.ctx.began.is_none() {
@@ -197,12 +201,22 @@ impl Engine {
                         | Input::Message { .. }
                         | Input::Opened { .. }
                         | Input::Duplicate { .. }
+                        | Input::CatchUpProgress { .. }
+                        | Input::CaughtUp { .. }
+                        | Input::CatchUpFailed { .. }
+                        | Input::Claim { .. }
+                        | Input::Amend { .. }
                         | Input::Leave
                 ) {
                     self.take(input);
                 }
                 self.ctx.watch.clear();
-                self.beat();
+                if self.life.end().is_none() {
+                    self.advance();
+                } else {
+                    self.look_beyond_the_end();
+                    self.beat();
+                }
             }
             Some(_) => {}
         }
@@ -238,6 +252,10 @@ impl Engine {
             Input::Claim { peer, record, outcome } => self.judge_claim(peer, record, outcome),
             Input::Contradicted { split } => self.contradicted(&split),
             Input::Revoke { revocation } => self.conduct.revoke(revocation, ctx),
+            Input::Amend { amendment } => {
+                ctx.propose(amendment, out);
+                self.go_on_if_amended();
+            }
             Input::Leave => self.leave(),
             Input::TrainProgress { .. }
             | Input::ReduceProgress { .. }
@@ -421,6 +439,29 @@ impl Engine {
     /// How much this engine holds of what others make it hold.
     pub fn held(&self) -> Held {
         scene!(self).held()
+    }
+
+    /// The run's terms as they are in force after the head.
+    pub fn in_force(&self) -> &RunSpec {
+        &self.ctx.rules
+    }
+
+    /// Whether an amendment that the operator hands in would count.
+    ///
+    /// # Errors
+    /// The reason why it would not.
+    pub fn check_amendment(&self, amendment: &Amendment) -> Result<(), NotAmended> {
+        self.ctx.check_amendment(amendment)
+    }
+
+    /// Amendments that no record holds yet: name, content, and whether this node's operator agrees.
+    pub fn proposals(&self) -> Vec<(Digest, Amendment, bool)> {
+        self.ctx.proposals()
+    }
+
+    /// Whether a catch-up is under way.
+    pub fn catches_up(&self) -> bool {
+        !self.sync.catch_up.is_idle()
     }
 
     /// The node's head record, if it has one.

@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::round::Round;
 use crate::message::{Head, Phase};
 use crate::mutation::{Mutation, mutated};
-use crate::run::{AdmissionMode, RunSpec};
+use crate::run::{AdmissionMode, JoinSpec, RunSpec};
 use crate::{Digest, NodeId, update};
 use std::collections::BTreeSet;
 
@@ -65,10 +65,15 @@ pub(super) struct Newcomers {
     moved_at: Moment,
 }
 
+/// The most patience that there may be, in hundredths of a microsecond.
+fn most_patience(join: &JoinSpec) -> u64 {
+    u64::from(join.patience_ms) * 100_000
+}
+
 impl Newcomers {
     pub fn new(spec: &RunSpec) -> Self {
         let elements = spec.model.parameters();
-        let most = u64::from(spec.join.patience_ms) * 100_000;
+        let most = most_patience(&spec.join);
         let update = update::encoded_max(spec.sync.codec, usize::try_from(elements).unwrap_or(usize::MAX));
         Self {
             state: elements.saturating_mul(4 * u64::from(spec.sync.mode.vectors())),
@@ -87,6 +92,13 @@ impl Newcomers {
             moves: 0,
             moved_at: Moment::default(),
         }
+    }
+
+    /// Takes over the terms of the run as they are amended. Patience that is added may be used at once.
+    pub fn amend(&mut self, join: &JoinSpec) {
+        let most = most_patience(join);
+        self.left = self.left.saturating_add(most.saturating_sub(self.most)).min(most);
+        (self.most, self.share) = (most, join.share.into());
     }
 
     /// Whether the READY of the round at hand is kept back.

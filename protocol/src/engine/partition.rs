@@ -33,7 +33,7 @@ impl Round {
         if ctx.is_settling(self) {
             return None;
         }
-        let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
+        let (policy, grace) = (ctx.rules.partition.minority, ctx.fork_grace());
         if self.quorum_loss.since().is_none() {
             ctx.mark();
         }
@@ -136,7 +136,7 @@ impl Ctx {
     }
 
     pub fn fork_grace(&self) -> u64 {
-        u64::from(self.spec.partition.grace_ms) * 1_000
+        u64::from(self.rules.partition.grace_ms) * 1_000
     }
 
     /// Voters that cannot be heard.

@@ -17,7 +17,9 @@ impl Round {
     /// committed.
     pub fn go_ahead(&self, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let steps = ctx.terms.ahead;
-        if steps == 0 || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
+        // Steps for a round under other terms would have to be done by these.
+        let amends = contributions.iter().any(|c| c.ready.amends.is_some());
+        if steps == 0 || amends || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
             return;
         }
         let head = &self.head;

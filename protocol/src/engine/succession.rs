@@ -1,6 +1,7 @@
 //! Building records: pure functions of the parent, the contributions and the update, so that no member proposes
 //! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
+use crate::amendment::Settings;
 use crate::difference::Limits;
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
@@ -10,6 +11,7 @@ use crate::{Digest, NodeId};
 use probation::Probation;
 use turnover::{Seat, Turnover};
 
+mod amending;
 mod contribution;
 pub(super) mod merging;
 pub mod probation;
@@ -63,6 +65,7 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
         grants: Vec::new(),
         revoked: Vec::new(),
         next: next_round(spec, vec![member]),
+        amended: None,
     })
 }
 
@@ -83,6 +86,8 @@ pub fn commit(
     let ring = tour::ring(parent, &parent_digest, spec, contributions, &members);
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
+    let amended = amending::chosen(parent, spec, contributions);
+    let settings = amending::settings(parent, amended.as_ref());
     Some(Record {
         run: parent.run,
         lineage: parent.lineage,
@@ -100,7 +105,8 @@ pub fn commit(
         merged: merging::merged(parent, contributions),
         grants,
         revoked,
-        next: NextRound { merge_tokens, merge_norm_bits, ring, ..next_round(spec, members) },
+        next: NextRound { merge_tokens, merge_norm_bits, ring, settings, ..next_round(spec, members) },
+        amended,
     })
 }
 
@@ -156,6 +162,7 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
         base: parent.base_or(parent_digest),
         contributors: Vec::new(),
         update: Digest::default(),
+        amended: None,
         ..parent.clone()
     })
 }
@@ -250,6 +257,7 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
         merge_norm_bits: 0,
         members,
         ring: Vec::new(),
+        settings: Settings::default(),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::evidence::Contradiction;
 use crate::message::{Head, Phase, ValueKind};
 use crate::mutation::{Mutation, mutated};
 use crate::record::{Member, Role};
+use crate::run::Minority;
 use crate::{Digest, NodeId};
 
 /// A picture of the engine at one moment, for `starling status`.
@@ -62,6 +63,8 @@ pub struct QuorumView {
     pub distinguished: Option<NodeId>,
     /// Microseconds since a quorum was last in reach, while none is.
     pub quorum_lost: Option<u64>,
+    /// Microseconds until this node goes on as a lineage of its own, if it is to do so and no quorum comes back.
+    pub forks_in: Option<u64>,
     /// Two certified records contradict each other.
     pub frozen: bool,
 }
@@ -221,13 +224,15 @@ impl Scene<'_> {
 
     fn quorum(&self) -> QuorumView {
         let Some(head) = &self.ctx.head else { return QuorumView::default() };
-        let voters = head.quorum.voters();
+        let (voters, policy) = (head.quorum.voters(), self.ctx.rules.partition.minority);
+        let fork = self.round.and_then(|round| round.quorum_loss.due_at(self.ctx.fork_grace()));
         QuorumView {
             voters: voters.len(),
             here: voters.iter().filter(|(id, _)| self.ctx.voter_in_reach(id)).count(),
             in_reach: self.ctx.quorum_in_reach(),
             distinguished: Some(head.quorum.distinguished()),
             quorum_lost: self.quorum_lost().map(|since| self.ctx.now.since(since)),
+            forks_in: fork.filter(|_| policy == Minority::Fork).map(|at| at.since(self.ctx.now)),
             frozen: self.ctx.frozen,
         }
     }

@@ -4,6 +4,7 @@ use super::{
     Alive, Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote,
     Witness,
 };
+use crate::amendment::Amendment;
 use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
@@ -40,6 +41,7 @@ impl Message {
                 }
                 rule(first != second, "statements", "differ")
             }
+            Self::Amend(amendment) => amendment.validate_shape(),
             Self::Alive(Alive { boot, newer }) => rule(boot < newer, "newer", "be a later start"),
             Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
@@ -86,6 +88,7 @@ fn ready(ready: &Ready) -> Result<(), ShapeError> {
     let merged = ready.merged_tokens <= MERGED_TOKENS_MAX && (ready.merged_tokens > 0) == ready.merges.is_some();
     rule(merged, "merged_tokens", "be between 1 and 2^56 where a lineage is merged, and 0 where none is")?;
     rule(ready.start.checked_add(ready.samples).is_some(), "start", "leave room for the samples below 2^64")?;
+    ready.amends.as_ref().map_or(Ok(()), Amendment::validate_shape)?;
     let norm = f32::from_bits(ready.measured.norm_bits);
     let good = norm.is_finite() && !norm.is_sign_negative();
     rule(good || mutated!(Mutation::AcceptAnyNorm), "norm", "be finite and not negative")?;

@@ -31,9 +31,10 @@ pub struct AdamW {
 impl AdamW {
     /// The step that makes the state of the COMMIT after `parent`. Its number, which corrects the bias of young
     /// moments, is that COMMIT's round: rounds count the COMMITs that lead to a state, also through forks, and nothing
-    /// else changes a state.
+    /// else changes a state. The terms are those in force after `parent`.
     pub fn of(spec: &RunSpec, parent: &Record) -> Self {
         let number = parent.round.saturating_add(1);
+        let spec = parent.next.settings.in_force(spec);
         let lr = schedule::rate(&spec.inner, &spec.budget, number, 0, parent.tokens);
         Self::new(&spec.inner, &spec.model, number, lr)
     }

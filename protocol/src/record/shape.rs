@@ -3,6 +3,7 @@
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
 use super::{Member, NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
+use crate::amendment::Settings;
 use crate::difference::Limits;
 use crate::limits::{TOUR_MAX, VOTERS_MAX};
 use crate::mutation::{Mutation, mutated};
@@ -51,6 +52,10 @@ fn validate(record: &Record) -> Result<(), ShapeError> {
         RecordKind::Skip | RecordKind::Fork => unchanged(record)?,
     }
     counted(record)?;
+    if let Some(amendment) = &record.amended {
+        rule(record.kind == RecordKind::Commit, "amended", "be empty unless in a commit")?;
+        amendment.validate_shape()?;
+    }
     let tenure =
         |member: &Member| record.round.checked_sub(member.since).is_some_and(|age| age >= member.served.into());
     rule(record.next.members.iter().all(tenure), "members", "have served in rounds since they were let in")?;
@@ -66,6 +71,7 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     rule(Some(record.seq) == parent.seq.checked_add(1), "seq", "be one above the record before")?;
     rule(record.parent == digest, "parent", "be the digest of the record before")?;
     rule(record.cursor >= parent.cursor, "cursor", "not go back")?;
+    amended(record, parent)?;
     if record.kind != RecordKind::Commit {
         rule(record.round == parent.round, "round", "be that of the record before")?;
         rule(record.tokens == parent.tokens, "tokens", "be those of the record before")?;
@@ -96,6 +102,17 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     rule(sum == Some(record.tokens) || mutated!(Mutation::AnyTokens), "tokens", "grow by the contributors' tokens")
 }
 
+/// Checks that the settings are the parent's with the record's amendment, which is the next one and not too early.
+fn amended(record: &Record, parent: &Record) -> Result<(), ShapeError> {
+    let before = &parent.next.settings;
+    let Some(amendment) = &record.amended else {
+        return rule(record.next.settings == *before, "settings", "be those of the record before, without an amendment");
+    };
+    let next = amendment.follows(before) && amendment.is_due(record.round);
+    rule(next, "amended", "be the amendment after the newest, and not before its round")?;
+    rule(record.next.settings == before.after(amendment, &record.run), "settings", "be amended as the record says")
+}
+
 /// Checks that members' rounds of entry and counts of contributions go on from the parent's.
 fn tenures(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     for member in &record.next.members {
@@ -122,6 +139,7 @@ fn genesis(record: &Record) -> Result<(), ShapeError> {
     rule(record.tokens == 0, "tokens", MUST)?;
     rule(record.merged.is_empty(), "merged", MUST)?;
     rule(record.merge_limits() == Limits::default(), "next", MUST)?;
+    rule(record.next.settings == Settings::default(), "settings", MUST)?;
     rule(record.contributors.is_empty(), "contributors", MUST)
 }
 

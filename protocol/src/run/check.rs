@@ -1,6 +1,7 @@
 //! Bounds of a run's values, each with its reason.
 
 use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, SyncSpec};
+use crate::Digest;
 use crate::codec::topk::TOPK_BLOCK;
 use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use crate::limits::{
@@ -91,6 +92,8 @@ impl RunSpec {
         let parameters = m.parameters();
         let must = format!("a model of at most {PARAMETERS_MAX} parameters");
         check.holds(parameters <= PARAMETERS_MAX, "model", format!("{parameters} parameters"), must);
+        let named = self.beginning != Some(Digest::default());
+        check.holds(named, "model.beginning", "zero", "the root of a state, or left out".to_owned());
     }
 
     fn check_inner(&self, check: &mut Check) {

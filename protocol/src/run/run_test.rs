@@ -181,6 +181,27 @@ fn a_codec_takes_its_number_and_top_k_its_k() {
 }
 
 #[test]
+fn a_beginning_stands_behind_all_else_and_names_another_run() {
+    let mut spec = spec();
+    let plain = crate::wire::encode_spec(&spec);
+    spec.beginning = Some(Digest([0xb1; 32]));
+    let begun = crate::wire::encode_spec(&spec);
+    assert_eq!(begun, [&plain[..], &[1], &[0xb1; 32]].concat());
+    assert_eq!(crate::wire::decode_spec(&begun), Ok(spec.clone()));
+    assert!(spec.digest() != self::spec().digest() && spec.validate() == Ok(()));
+    let there = "b1".repeat(32);
+    assert_eq!(self::spec().differences(&spec), [format!("model.beginning: none here, {there} there")]);
+    let refused = |bytes: &[u8]| crate::wire::decode_spec(bytes).is_err();
+    for cut in plain.len() + 1..begun.len() {
+        assert!(refused(&begun[..cut]), "cut to {cut} bytes");
+    }
+    assert!(refused(&[&begun[..], &[0]].concat()) && refused(&[&plain[..], &[0]].concat()));
+    assert!(refused(&[&plain[..], &[2], &[0xb1; 32]].concat()), "an unknown number");
+    assert!(refused(&[&plain[..], &[1], &[0; 32]].concat()), "no state has this root");
+    assert_eq!(keys(|s| s.beginning = Some(Digest::default())), ["model.beginning"]);
+}
+
+#[test]
 fn admission_says_who_and_who_signs() {
     let ids = |fills: &[u8]| -> Vec<NodeId> { fills.iter().map(|fill| NodeId([*fill; 32])).collect() };
     let list = |allow: Vec<NodeId>| {

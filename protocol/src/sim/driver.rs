@@ -64,6 +64,10 @@ impl World {
             Output::Admit { .. } | Output::Deny { .. } => {}
             Output::Notice(notice) => self.mark_notice(&notice),
             Output::Finished { reason } => self.finish(node, &reason),
+            Output::GoesOn => {
+                self.marks.hit("went on after the end");
+                self.process(node, |process| process.finished = false);
+            }
         }
     }
 

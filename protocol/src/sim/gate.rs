@@ -29,12 +29,17 @@ pub struct Gate {
     listed: Vec<bool>,
     /// The subjects that the creator has revoked.
     pub revoked: BTreeSet<Digest>,
+    /// The names of the amendments that operators have handed in.
+    pub amendments: BTreeSet<Digest>,
 }
 
 impl Gate {
     /// Writes the rules into the run's specification and draws the tickets that they need. Founders are always
     /// admitted: their lineages may meet another.
     pub fn draw(seed: u64, options: &Options, keys: &Keys, spec: &mut RunSpec) -> Self {
+        if options.creator {
+            spec.creator = Some(keys.id(CREATOR));
+        }
         if options.admission == AdmissionMode::Open {
             return Self::default();
         }

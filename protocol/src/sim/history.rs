@@ -169,7 +169,7 @@ impl World {
             let stands = |node: &&usize| self.nodes[**node].disk.head().is_some_and(|mine| mine.digest == head.digest);
             return core.iter().filter(stands).any(|node| head.record.member(&self.nodes[*node].id).is_some());
         }
-        let quorum = Quorum::after(&head.record, &head.digest);
+        let quorum = Quorum::after(&head.record);
         let speaks = |id: &NodeId| {
             let node = self.keys.index(id).filter(|node| core.contains(node)).map(|node| &self.nodes[node]);
             node.filter(|node| !node.amnesic).and_then(|node| node.disk.vote_state.as_ref()).is_some_and(|vote_state| {

@@ -221,6 +221,7 @@ impl World {
             Fault::Damage { node } => self.damage(place(node)),
             Fault::Leave { node, back } => self.leave(place(node), back),
             Fault::Revoke { node, whom, ticket } => self.revoke(place(node), place(whom), ticket),
+            Fault::Amend { node, choice, late } => self.amend(place(node), choice, late),
             Fault::Contest { node, contest } => self.nodes[place(node)].contest = Some(contest),
             Fault::Ambush { node, moment, forgets, back } => {
                 self.nodes[place(node)].ambush = Some(Ambush { moment, forgets, back });
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    fn partition(&mut self, sides: u64, until: u64) {
+    pub(super) fn partition(&mut self, sides: u64, until: u64) {
         for a in 0..self.nodes.len() {
             for b in 0..self.nodes.len() {
                 if (sides >> (a % 64) ^ sides >> (b % 64)) & 1 == 1 {
@@ -383,6 +384,7 @@ impl World {
             Notice::MemberJoined { .. } => "member joined",
             Notice::MemberLeft { .. } => "member left",
             Notice::QuorumLost { .. } => "partition without a quorum",
+            Notice::Amended { .. } => "run amended",
             Notice::Waited { .. } => "a round waited for newcomers",
             Notice::Rejoined => "quorum back in reach",
             Notice::NewIncarnation { .. } => "new incarnation",

@@ -8,6 +8,7 @@
 //! the environment or a file: a caller that runs many seeds does so outside.
 
 mod ambush;
+mod amending;
 mod averaging;
 pub mod churn;
 pub mod circuit;
@@ -86,6 +87,7 @@ pub fn specification(options: &Options) -> RunSpec {
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
         join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
+        beginning: options.from_weights.then(|| trainer::State::initial(options.mode).root),
         ..small
     }
 }

@@ -33,6 +33,9 @@ pub struct Options {
     pub probation: u32,
     /// The run's creator revokes tickets and identities.
     pub revocations: bool,
+    /// Operators amend the run, and the run has a creator whose word alone counts.
+    pub amendments: bool,
+    pub creator: bool,
     /// Rounds of the run; 0 = unbounded.
     pub rounds: u64,
     pub crashes: bool,
@@ -70,6 +73,8 @@ pub struct Options {
     pub clocks_behind: bool,
     /// Nodes are also woken between the moments for which they ask, and nothing may happen then.
     pub probed: bool,
+    /// The run's specification names the state that founders begin with.
+    pub from_weights: bool,
     /// All nodes begin on a first record that names all of them.
     pub awake: bool,
     /// Microseconds between two faults, on average.
@@ -155,6 +160,14 @@ impl Options {
         }
         options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
         options.probed = Random::new(seed, "probes").chance(25);
+        options.from_weights = Random::new(seed, "weights").chance(10);
+        let mut amending = Random::new(seed, "amendments");
+        options.amendments = !options.awake && amending.chance(25);
+        options.creator = options.amendments && amending.chance(70);
+        // A run that is over goes on by an amendment.
+        if options.amendments && amending.chance(20) {
+            options.rounds = amending.between(3, 12);
+        }
         options
     }
 
@@ -295,6 +308,8 @@ impl Options {
             admission: AdmissionMode::Open,
             probation: 0,
             revocations: false,
+            amendments: false,
+            creator: false,
             rounds: 0,
             crashes: false,
             silent: false,
@@ -321,6 +336,7 @@ impl Options {
             strangers: 0,
             clocks_behind: false,
             probed: false,
+            from_weights: false,
             awake: false,
             every: SECOND,
             settled: 0,
@@ -342,7 +358,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 26] {
+    fn switches(&self) -> [(&'static str, bool); 29] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -365,10 +381,13 @@ impl Options {
             ("leaves", self.leaves),
             ("ambushes", self.ambushes),
             ("revocations", self.revocations),
+            ("amendments", self.amendments),
+            ("creator", self.creator),
             ("late-votes", self.late_votes > 0),
             ("clocks-behind", self.clocks_behind),
             ("strangers", self.strangers > 0),
             ("probed", self.probed),
+            ("from-weights", self.from_weights),
             ("awake", self.awake),
         ]
     }

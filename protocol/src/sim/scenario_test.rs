@@ -9,6 +9,7 @@ use super::{MS, SECOND};
 use crate::NodeId;
 use crate::engine::io::Input;
 use crate::mutation::{self, Mutation};
+use crate::run::{Minority, SyncMode};
 use std::collections::BTreeSet;
 
 /// A flock that has run together for some rounds: all nodes are members.
@@ -292,6 +293,67 @@ fn a_hung_trainer_is_left_behind() {
     assert!(run(&mut world, 60 * SECOND, |world| contributors(world, 0).len() == 2));
     assert!(world.now - start >= 4 * SECOND, "slow is not dead: {}", world.now - start);
     assert!(!contributors(&world, 0).contains(&world.nodes[2].id));
+}
+
+/// The amendments that the heads of all running nodes have behind them, if it is one number.
+fn amendments(world: &World) -> Option<u32> {
+    let settings = |node: &usize| world.nodes[*node].head().map(|head| head.record.next.settings.amendments);
+    let all: BTreeSet<_> = world.running().iter().map(settings).collect();
+    if all.len() == 1 { all.first().copied().flatten() } else { None }
+}
+
+/// S30 compares each node's terms with those of its head after every step.
+#[test]
+fn an_amendment_is_in_force_within_two_rounds_on_all_nodes_and_on_none_before() {
+    let play = |creator: bool| {
+        let mut world = flock(3, Options { amendments: true, creator, mode: SyncMode::EveryStep, ..Options::calm(4) });
+        let before = best_seq(&world);
+        world.amend(1, 1, 0);
+        world.run_until(world.now + 30 * SECOND, |world| world.violation.is_some() || amendments(world) == Some(1));
+        let chain = &world.nodes[1].disk.chain;
+        let held = chain.iter().find(|link| link.record.amended.is_some()).map(|link| link.record.seq);
+        let within = held.is_some_and(|seq| seq <= before + 2);
+        assert!(within || world.violation.is_some(), "it is held by {held:?} after {before}");
+        let end = world.now + 10 * SECOND;
+        world.run_until(end, |world| world.violation.is_some());
+        world.violation.map(|violation| violation.invariant)
+    };
+    for creator in [true, false] {
+        assert_eq!(play(creator), None);
+        for bug in [Mutation::AmendEarly, Mutation::AmendAlone, Mutation::AmendTwice] {
+            assert_eq!(mutation::with(Some(bug), || play(creator)), Some("S30 amended terms"), "{bug:?}");
+        }
+    }
+}
+
+#[test]
+fn an_amendment_that_is_handed_to_a_minority_is_in_force_once_the_partition_is_over() {
+    let options = Options { amendments: true, creator: true, policy: Minority::Wait, ..Options::calm(5) };
+    let mut world = flock(4, options);
+    world.partition(0b00011, world.now + 12 * SECOND);
+    run(&mut world, 2 * SECOND, |_| false);
+    world.amend(0, 1, 0);
+    run(&mut world, 6 * SECOND, |_| false);
+    assert_eq!(amendments(&world), Some(0), "the minority decides nothing");
+    assert!(run(&mut world, 60 * SECOND, |world| amendments(world) == Some(1)), "{}", world.report(&world.running()));
+    fly_on(&mut world, 2, 60 * SECOND);
+}
+
+/// A run that is over goes on when its budget grows, also on nodes that were started again since.
+#[test]
+fn a_run_that_is_over_goes_on_with_a_greater_budget() {
+    let options = Options { rounds: 5, amendments: true, creator: true, policy: Minority::Wait, ..Options::calm(3) };
+    let mut world = begin(2, options);
+    let ended = |world: &World| world.nodes.iter().all(|n| n.process.as_ref().is_some_and(|p| p.finished));
+    assert!(run(&mut world, 120 * SECOND, ended));
+    let round = |world: &World| world.nodes.iter().map(|n| n.head().map_or(0, |head| head.record.round)).min();
+    assert_eq!(round(&world), Some(5));
+    world.crash(2, false);
+    world.amend(1, 3, 0);
+    run(&mut world, 5 * SECOND, |_| false);
+    world.schedule(0, 2, 0, Event::Start);
+    let over = |world: &World| ended(world) && round(world) == Some(8);
+    assert!(run(&mut world, 120 * SECOND, over), "{}", world.report(&world.running()));
 }
 
 #[test]

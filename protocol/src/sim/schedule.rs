@@ -98,6 +98,12 @@ pub enum Fault {
         whom: u64,
         ticket: bool,
     },
+    /// One node's operator, or those of all, amend the run.
+    Amend {
+        node: u64,
+        choice: u64,
+        late: u64,
+    },
     /// The node alone has the result of the next reduction, and the others come to decide on another one.
     Contest {
         node: u64,
@@ -175,6 +181,7 @@ enum Kind {
     Damage,
     Leave,
     Revoke,
+    Amend,
     Ambush,
     Contest,
 }
@@ -199,6 +206,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.damage, 1, Kind::Damage),
         (options.leaves, 1, Kind::Leave),
         (options.revocations, 1, Kind::Revoke),
+        (options.amendments, 2, Kind::Amend),
         (options.ambushes, 6, Kind::Ambush),
         (options.ambushes, 8, Kind::Contest),
     ];
@@ -231,6 +239,7 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Damage => Fault::Damage { node },
         Kind::Leave => Fault::Leave { node, back },
         Kind::Revoke => Fault::Revoke { node, whom: a, ticket: random.chance(60) },
+        Kind::Amend => Fault::Amend { node, choice: a % 24, late: (b % 6).saturating_sub(3) },
         Kind::Contest => {
             let contest = Contest { back: random.between(300, 3_000) * MS, held: random.between(500, 4_000) * MS };
             Fault::Contest { node, contest }

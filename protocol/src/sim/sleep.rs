@@ -80,6 +80,7 @@ fn difference(before: Option<&View>, after: Option<&View>) -> Option<String> {
 /// A view without the values that grow with time.
 fn timeless(mut view: View) -> View {
     view.quorum.quorum_lost = view.quorum.quorum_lost.map(|_| 0);
+    view.quorum.forks_in = view.quorum.forks_in.map(|_| 0);
     if let Some(hold) = &mut view.hold {
         hold.patience = 0;
     }

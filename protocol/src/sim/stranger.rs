@@ -271,6 +271,7 @@ impl World {
             merges: None,
             merged_tokens: 0,
             rtts: Vec::new(),
+            amends: None,
         }
     }
 }

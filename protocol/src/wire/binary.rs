@@ -27,18 +27,27 @@ pub fn decode<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result
 where
     T: Serialize + DeserializeOwned,
 {
+    match decode_front::<T, LIMIT>(what, bytes)? {
+        (value, []) => Ok(value),
+        (_, rest) => Err(WireError::Trailing { what, bytes: rest.len() }),
+    }
+}
+
+/// Decodes a canonical `T` at the front of `bytes`, all of which are at most `LIMIT` long. Returns it and the rest.
+pub fn decode_front<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<(T, &[u8]), WireError>
+where
+    T: Serialize + DeserializeOwned,
+{
     if bytes.len() > LIMIT {
         return Err(WireError::TooLong { what, bytes: bytes.len(), limit: LIMIT });
     }
     let encoding = config::standard().with_fixed_int_encoding().with_little_endian().with_limit::<LIMIT>();
     let (value, used): (T, usize) =
         bincode::serde::decode_from_slice(bytes, encoding).map_err(|error| refusal(what, bytes.len(), error))?;
-    if used != bytes.len() {
-        return Err(WireError::Trailing { what, bytes: bytes.len() - used });
-    }
-    let mut again = Vec::with_capacity(bytes.len());
+    let (front, rest) = bytes.split_at_checked(used).ok_or(WireError::NotCanonical { what })?;
+    let mut again = Vec::with_capacity(front.len());
     append(&value, &mut again);
-    if again != bytes { Err(WireError::NotCanonical { what }) } else { Ok(value) }
+    if again != front { Err(WireError::NotCanonical { what }) } else { Ok((value, rest)) }
 }
 
 fn refusal(what: &'static str, bytes: usize, error: DecodeError) -> WireError {

@@ -10,6 +10,7 @@
 
 use super::{WireError, binary};
 use crate::Digest;
+use crate::amendment::Amendment;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use crate::message::{
@@ -40,6 +41,7 @@ mod tag {
     pub const START: u16 = 13;
     pub const EVIDENCE: u16 = 14;
     pub const ALIVE: u16 = 15;
+    pub const AMEND: u16 = 16;
 }
 
 /// A message whose signature holds.
@@ -195,6 +197,7 @@ fn encode_body(message: &Message) -> Vec<u8> {
         Message::Start(m) => fields(tag::START, m),
         Message::Evidence(m) => fields(tag::EVIDENCE, m),
         Message::Alive(m) => fields(tag::ALIVE, m),
+        Message::Amend(m) => fields(tag::AMEND, m),
     }
 }
 
@@ -217,6 +220,7 @@ fn decode_body(body: &[u8]) -> Result<Message, WireError> {
         tag::START => Message::Start(binary::decode::<Start, MAX>("start", fields)?),
         tag::EVIDENCE => Message::Evidence(binary::decode::<Evidence, MAX>("evidence", fields)?),
         tag::ALIVE => Message::Alive(binary::decode::<Alive, MAX>("alive", fields)?),
+        tag::AMEND => Message::Amend(binary::decode::<Amendment, MAX>("amend", fields)?),
         tag => return Err(WireError::UnknownTag { tag }),
     })
 }

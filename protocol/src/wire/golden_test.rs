@@ -15,6 +15,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     let mut samples = vec![
         ("spec".to_owned(), encode_spec(&sample::spec())),
         ("spec-with-pairs".to_owned(), encode_spec(&sample::spec_with_pairs())),
+        ("spec-from-weights".to_owned(), encode_spec(&sample::spec_from_weights())),
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
@@ -26,6 +27,9 @@ fn samples() -> Vec<(String, Vec<u8>)> {
         ("ticket".to_owned(), encode_ticket(&sample::ticket())),
         ("ticket-grant".to_owned(), sample::ticket().grant(&sample::digest(1)).0.to_vec()),
         ("revocation".to_owned(), encode_revocation(&sample::revocation())),
+        ("amendment".to_owned(), encode_amendment(&sample::amendment())),
+        ("amendment-name".to_owned(), sample::amendment().name(&sample::digest(1)).0.to_vec()),
+        ("amended-record".to_owned(), encode_record(&sample::amended())),
     ];
     for message in sample::messages() {
         let envelope = seal(&sample::signer(), &run, &message).unwrap();
@@ -70,6 +74,7 @@ fn the_files_bytes_decode_to_the_samples() {
     };
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
+    assert_eq!(decode_spec(&bytes("spec-from-weights")), Ok(sample::spec_from_weights()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
     assert_eq!(decode_record(&bytes("fork-record")), Ok(sample::fork()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));
@@ -77,6 +82,8 @@ fn the_files_bytes_decode_to_the_samples() {
     assert_eq!(decode_candidate(&bytes("candidate")), Ok(sample::candidate()));
     assert_eq!(decode_ticket(&bytes("ticket")), Ok(sample::ticket()));
     assert_eq!(decode_revocation(&bytes("revocation")), Ok(sample::revocation()));
+    assert_eq!(decode_amendment(&bytes("amendment")), Ok(sample::amendment()));
+    assert_eq!(decode_record(&bytes("amended-record")), Ok(sample::amended()));
     let run = sample::spec().digest();
     for message in sample::messages() {
         let opened = open(&Ed25519Verifier, &run, &bytes(&format!("envelope-{}", message.kind()))).unwrap();

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signature, Signer, Verifier};
-use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX};
+use crate::limits::{AMENDMENT_BYTES_MAX, CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION};
+use crate::limits::{RECORD_BYTES_MAX, TICKET_BYTES_MAX, VOTE_BYTES_MAX};
 use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, STATEMENTS_MAX};
-use crate::limits::{TICKET_BYTES_MAX, VOTE_BYTES_MAX};
 use crate::message::{
     Evidence, Hello, Message, PeerRtt, Phase, Question, Ready, Statement, StatementKind, Value, ValueKind,
 };
@@ -111,7 +111,7 @@ fn framing_is_exact() {
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
     // 5 and 6 were kinds of version 1 and have no meaning any more.
-    for tag in [0u16, 5, 6, 16, u16::MAX] {
+    for tag in [0u16, 5, 6, 17, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
 }
@@ -159,7 +159,8 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let revoked = grants + 8 + 36;
     let members = revoked + 8 + 32 + 8 + 12;
     let ring = members + 8 + 2 * 73;
-    assert_eq!(record.len(), ring + 8 + 2 * 2, "the places follow the record's layout");
+    let settings = 4 + 32 + 11;
+    assert_eq!(record.len(), ring + 8 + 2 * 2 + settings + 1, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
     let allow = spec.len() - 16 - 8 - 4 - 8;
@@ -186,6 +187,7 @@ fn decode_document(kind: &str, bytes: &[u8]) -> Result<(), WireError> {
         "vote_state" => decode_vote_state(bytes).map(drop),
         "certificate" => decode_certificate(bytes).map(drop),
         "ticket" => decode_ticket(bytes).map(drop),
+        "amendment" => decode_amendment(bytes).map(drop),
         _ => decode_revocation(bytes).map(drop),
     }
 }
@@ -364,8 +366,11 @@ fn numbers_of_enums_are_fixed() {
 
 #[test]
 fn documents_are_bounded_and_exact() {
-    let small =
-        [("ticket", encode_ticket(&sample::ticket())), ("revocation", encode_revocation(&sample::revocation()))];
+    let small = [
+        ("ticket", encode_ticket(&sample::ticket())),
+        ("revocation", encode_revocation(&sample::revocation())),
+        ("amendment", encode_amendment(&sample::amendment())),
+    ];
     let lists = counts_of_documents().into_iter().map(|(kind, document, _)| (kind, document));
     for (kind, document) in lists.chain(small) {
         let reason = |bytes: &[u8]| decode_document(kind, bytes).unwrap_err().reason();
@@ -374,6 +379,7 @@ fn documents_are_bounded_and_exact() {
             "spec" => RUN_SPEC_BYTES_MAX,
             "candidate" => CANDIDATE_BYTES_MAX,
             "ticket" | "revocation" => TICKET_BYTES_MAX,
+            "amendment" => AMENDMENT_BYTES_MAX,
             _ => CONTROL_BYTES_MAX,
         };
         assert_eq!(decode_document(kind, &document), Ok(()));

@@ -19,6 +19,7 @@ mod property_test;
 pub(crate) mod sample;
 
 pub use crate::admission::{decode_revocation, decode_ticket, encode_revocation, encode_ticket};
+pub use crate::amendment::{decode_amendment, encode_amendment};
 pub use crate::candidate::{decode_candidate, encode_candidate};
 pub use crate::certificate::{decode_certificate, encode_certificate};
 pub use crate::engine::config::{decode_vote_state, encode_vote_state};

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 /// Decodes bytes as one kind of document and encodes the result again; None if the bytes are refused.
 type There = fn(&[u8]) -> Option<Vec<u8>>;
 
-const DOCUMENTS: [There; 7] = [
+const DOCUMENTS: [There; 8] = [
     |bytes| decode_record(bytes).ok().map(|record| encode_record(&record)),
     |bytes| decode_spec(bytes).ok().map(|spec| encode_spec(&spec)),
     |bytes| decode_certificate(bytes).ok().map(|certificate| encode_certificate(&certificate)),
@@ -19,10 +19,11 @@ const DOCUMENTS: [There; 7] = [
     |bytes| decode_candidate(bytes).ok().map(|candidate| encode_candidate(&candidate)),
     |bytes| decode_ticket(bytes).ok().map(|ticket| encode_ticket(&ticket)),
     |bytes| decode_revocation(bytes).ok().map(|revocation| encode_revocation(&revocation)),
+    |bytes| decode_amendment(bytes).ok().map(|amendment| encode_amendment(&amendment)),
 ];
 
 /// The samples of [`DOCUMENTS`], in the same order.
-fn documents() -> [Vec<u8>; 7] {
+fn documents() -> [Vec<u8>; 8] {
     [
         encode_record(&sample::record()),
         encode_spec(&sample::spec()),
@@ -31,6 +32,7 @@ fn documents() -> [Vec<u8>; 7] {
         encode_candidate(&sample::candidate()),
         encode_ticket(&sample::ticket()),
         encode_revocation(&sample::revocation()),
+        encode_amendment(&sample::amendment()),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! One example of each wire type, for tests.
 
 use crate::admission::{Revocation, SubjectKind, Ticket};
+use crate::amendment::{Amendment, Changes, Settings};
 use crate::engine::io::AttemptKey;
 use crate::engine::{Candidate, VoteState};
 use crate::gossip::GossipSpec;
@@ -32,6 +33,11 @@ pub fn spec_with_pairs() -> RunSpec {
     (spec.sync.engine, spec.sync.gossip) = (EngineKind::Owners, Some(GossipSpec::every(10)));
     spec.admission.probation = 8;
     spec
+}
+
+/// The same run from weights.
+pub fn spec_from_weights() -> RunSpec {
+    RunSpec { beginning: Some(digest(0xb1)), ..spec() }
 }
 
 pub fn spec() -> RunSpec {
@@ -98,7 +104,9 @@ pub fn record() -> Record {
                 Member { role: Role::Learner, absent: 1, expected: false, since: 1, served: 2, ..member(0x20, 1_680) },
             ],
             ring: vec![1, 0],
+            settings: Settings::default(),
         },
+        amended: None,
     }
 }
 
@@ -148,6 +156,7 @@ pub fn ready() -> Ready {
         merges: Some(digest(0x52)),
         merged_tokens: 15_360,
         rtts: vec![PeerRtt { peer: 1, rtt: 800 }],
+        amends: None,
     }
 }
 
@@ -189,6 +198,18 @@ pub fn ticket() -> Ticket {
 
 pub fn revocation() -> Revocation {
     Revocation::sign(&signer(), &digest(1), SubjectKind::Identity, Digest(node(0x30).0))
+}
+
+pub fn amendment() -> Amendment {
+    let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
+    Amendment::next(&Settings::default(), 6, changes).sign(&signer(), &digest(1))
+}
+
+/// The record with an amendment.
+pub fn amended() -> Record {
+    let record = Record { amended: Some(amendment()), ..record() };
+    let settings = Settings::default().after(&amendment(), &record.run);
+    Record { next: NextRound { settings, ..record.next.clone() }, ..record }
 }
 
 /// One of each kind, in order of tag.
@@ -233,5 +254,6 @@ pub fn messages() -> Vec<Message> {
         Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
         Message::Evidence(evidence()),
         Message::Alive(Alive { boot: 0x0102_0304, newer: 0x0102_0305 }),
+        Message::Amend(amendment()),
     ]
 }

@@ -348,6 +348,7 @@ impl Bench {
             merges: None,
             merged_tokens: 0,
             rtts: Vec::new(),
+            amends: None,
         }
     }
 

@@ -102,7 +102,7 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
     let (value, record) = skip(&bench);
     let before = bench.still();
     // Two of four are half of the voters: they are a quorum only with the distinguished one.
-    let distinguished = Quorum::after(&record, &record.parent).distinguished();
+    let distinguished = Quorum::after(&record).distinguished();
     let half: Vec<u8> = (2..=4).filter(|n| id(*n) != distinguished).take(2).collect();
     let stranger = [half[0], half[1], 9];
     let bad = [bench.certificate(&half, &value), bench.certificate(&stranger, &value)];

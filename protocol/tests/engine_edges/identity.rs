@@ -1,15 +1,14 @@
 //! The name under which an identity speaks after a start: never below that of its seat, and never one that another disk
 //! may speak under as well.
 
-use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
+use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, id, sent, spec, voters};
 use crate::certificates::fork_of;
+use crate::two::senior_of_two;
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::engine::succession::{self, SignedReady};
 use starling_protocol::message::{Head, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind};
-use starling_protocol::quorum::Quorum;
 use starling_protocol::record::{Record, Role};
-use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, wire};
 
 /// The incarnation under which the engine speaks.
@@ -181,22 +180,10 @@ fn a_signer_of_a_fork_that_is_given_the_record_keeps_its_incarnation() {
     assert_eq!((vote_state.incarnation, vote_state.lineage), (INCARNATION, lineage));
 }
 
-/// A flock of two, in which this node decides alone as long as the other is away.
-fn distinguished_of_two(mut spec: RunSpec) -> Bench {
-    let distinguished = |spec: &RunSpec| {
-        let record = genesis(spec, &voters(2));
-        Quorum::after(&record, &record.digest()).distinguished()
-    };
-    while distinguished(&spec) != id(ME) {
-        spec.seed += 1;
-    }
-    Bench::flock_of(spec, &voters(2))
-}
-
 /// A disk that was restored from a backup does not know what its node has signed since, and nobody is here to ask.
 #[test]
 pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
-    let mut bench = distinguished_of_two(spec());
+    let mut bench = senior_of_two(spec());
     bench.restart(2_000);
     bench.wait(3_000_000);
     bench.trained();
@@ -217,7 +204,7 @@ pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
 fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
     let mut spec = spec();
     spec.partition.minority = starling_protocol::run::Minority::Fork;
-    let mut bench = distinguished_of_two(spec);
+    let mut bench = senior_of_two(spec);
     bench.restart(2_000);
     let outputs: Vec<Output> = (0..80).flat_map(|_| bench.wait(1_000_000)).collect();
     let kinds: Vec<_> = commits(&outputs).iter().map(|record| record.kind).collect();
@@ -232,14 +219,8 @@ fn a_voter_that_says_it_lost_the_quorum_does_not_count_for_one() {
     let mut spec = spec();
     spec.partition.minority = starling_protocol::run::Minority::Fork;
     let members = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)];
-    let distinguished = |spec: &RunSpec| {
-        let record = genesis(spec, &members);
-        Quorum::after(&record, &record.digest()).distinguished()
-    };
-    while distinguished(&spec) != id(2) {
-        spec.seed += 1;
-    }
     let mut bench = Bench::flock_of(spec, &members);
+    assert_eq!(bench.engine.view().quorum.distinguished, Some(id(2)));
     bench.feed(Input::PeerDown { peer: id(3) });
     let says = |bench: &mut Bench, phase| {
         for progress in 0..10 {

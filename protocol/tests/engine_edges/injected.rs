@@ -1,6 +1,8 @@
 //! Injected bugs that no history of the simulator has to find: the named test fails with each.
 
-use crate::{admission, certificates, ended, identity, learners, lineages, newcomers, outsiders, restart, strangers};
+use crate::{
+    admission, certificates, ended, identity, learners, lineages, newcomers, outsiders, restart, strangers, two,
+};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
@@ -35,6 +37,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     EndlessPatience: newcomers::patience_with_newcomers_ends,
     LeaveTheAdmitted: newcomers::a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in,
     LearnersJudge: learners::a_learner_waits_in_attempt_0_until_a_voter_goes_on,
+    StayAlone: two::a_senior_voter_that_starts_again_joins_the_other_one_that_went_on,
 ];
 
 #[test]

@@ -1,6 +1,7 @@
 //! Answers of an engine to strangers, liars and garbage.
 
 mod admission;
+mod amendments;
 mod bench;
 mod certificates;
 mod disputes;
@@ -23,4 +24,5 @@ mod stalling;
 mod strangers;
 mod streaming;
 mod threats;
+mod two;
 mod watch;

@@ -1,8 +1,9 @@
 //! Well-signed nonsense: any numbers in any message, in any order. Its choices come from a seed, or from the bytes of a
 //! fuzzer.
 
-use crate::bench::{BOOT, Bench, INCARNATION, id};
+use crate::bench::{BOOT, Bench, INCARNATION, Key, id};
 use starling_protocol::Digest;
+use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready,
@@ -92,7 +93,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let value = any_value(instance, &digests, words);
     let members = vec![1 | words.next() as u8];
     let voted = words.below(2) == 1;
-    match words.below(13) {
+    match words.below(14) {
         0 => bench.hello(words.near(BOOT).max(INCARNATION)),
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
@@ -107,7 +108,10 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let ticket = vec![fill; words.below(200) as usize];
             Message::Join(Join { lineage, seq, record: parent, state_root, incarnation, ticket })
         }
-        3 => Message::Ready(any_ready(bench.ready(from), lineage, parent, words)),
+        3 => {
+            let amends = (words.below(8) == 0).then(|| any_amendment(bench, words));
+            Message::Ready(Ready { amends, ..any_ready(bench.ready(from), lineage, parent, words) })
+        }
         4 => Message::Leave(Leave { lineage, seq }),
         5 => Message::Estimate(Estimate { question, incarnation, ballot, value }),
         6 => Message::Vote(Vote { question, incarnation, ballot, value, voted }),
@@ -136,6 +140,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let boot = words.near(BOOT).min(u64::MAX - 1);
             Message::Alive(Alive { boot, newer: words.near(boot + 1).max(boot + 1) })
         }
+        12 => Message::Amend(any_amendment(bench, words)),
         _ => {
             let question = Question { instance: if instance == Question::RECORD { 1 } else { instance }, ..question };
             let value = any_value(question.instance, &digests, words);
@@ -179,6 +184,21 @@ fn any_ready(truth: Ready, lineage: Digest, base: Digest, words: &mut Words<'_>)
         merges,
         merged_tokens: if merges.is_some() { words.near(1_000).clamp(1, 1 << 50) } else { 0 },
         ..truth
+    }
+}
+
+/// An amendment by the run's creator, by another node or by nobody, often the next one.
+fn any_amendment(bench: &Bench, words: &mut Words<'_>) -> Amendment {
+    let (run, settings) = (bench.spec.digest(), bench.record().next.settings);
+    let (rounds, lr) = (words.near(100), words.below(20) as f64 / 16.0);
+    let changes = Changes { rounds: Some(rounds), lr: Some(lr), ..Changes::default() };
+    let next = Amendment::next(&settings, words.near(0), changes);
+    let number = (words.near(next.number.into()) as u32).max(1);
+    let amendment = Amendment { number, ..next };
+    match words.below(6) {
+        0 => amendment,
+        1 => amendment.sign(&Key(id(2)), &run),
+        _ => amendment.sign(&Key(id(99)), &run),
     }
 }
 

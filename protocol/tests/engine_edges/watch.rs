@@ -3,7 +3,7 @@
 use crate::bench::Keys;
 use starling_protocol::engine::io::{Output, PersistToken};
 use starling_protocol::engine::{Engine, PEERS_MAX};
-use starling_protocol::limits::{CONTROL_BYTES_MAX, EVIDENCE_MAX, READY_BYTES_MAX, VOTERS_MAX};
+use starling_protocol::limits::{AMENDMENT_BYTES_MAX, CONTROL_BYTES_MAX, EVIDENCE_MAX, READY_BYTES_MAX, VOTERS_MAX};
 use starling_protocol::message::{Message, Question, Stamp, Value};
 use starling_protocol::{Digest, wire};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,9 @@ impl Watch {
             Message::Estimate(m) => (m.question, m.incarnation, m.ballot, m.value, None),
             Message::Vote(m) => (m.question, m.incarnation, m.ballot, m.value, Some(m.voted)),
             Message::Ready(ready) => {
-                let most = READY_BYTES_MAX.min(384 + 80 * ready.statements.len() + 4 * ready.rtts.len());
+                let amendment = ready.amends.as_ref().map_or(0, |_| AMENDMENT_BYTES_MAX);
+                let most = 384 + 80 * ready.statements.len() + 4 * ready.rtts.len() + amendment;
+                let most = READY_BYTES_MAX.min(most);
                 return assert!(bytes.len() <= most, "a READY of {} bytes", bytes.len());
             }
             _ => return,

@@ -52,7 +52,7 @@ impl Course {
     fn new(holds: [&[&'static str]; VOTERS]) -> Self {
         let ids = [0x10, 0x20, 0x30].map(id);
         Self {
-            quorum: Quorum::new(&digest(4), ids.iter().map(|id| (*id, 7)).collect()),
+            quorum: Quorum::new(ids.iter().map(|id| (*id, 7)).collect()),
             voters: ids.map(Ballot::new),
             holds: holds.map(<[_]>::to_vec),
             words: Default::default(),

@@ -1,6 +1,7 @@
 //! Wire types, with the names of `docs/protocol/1-wire.md` and `docs/protocol/2-records.md`.
 
 use crate::json::{Json, hex, object};
+use starling_protocol::amendment::{Amendment, Changes, Settings};
 use starling_protocol::engine::succession::SignedReady;
 use starling_protocol::message::{Ready, Statement, Value};
 use starling_protocol::record::{Contributor, Measured, Member, Record, Span};
@@ -56,6 +57,25 @@ pub fn member(m: &Member) -> Json {
     }
 }
 
+/// Settings; changes are the hex of their bytes, since most of their fields are absent.
+fn settings(settings: &Settings) -> Json {
+    let changes = bytes_of(settings.changes);
+    object! {"amendments": settings.amendments, "newest": settings.newest, "changes": changes}
+}
+
+fn amendment(amendment: &Amendment) -> Json {
+    object! {
+        "number": amendment.number, "before": amendment.before, "from": amendment.from,
+        "changes": bytes_of(amendment.changes), "bytes": hex(&wire::encode_amendment(amendment)),
+    }
+}
+
+/// The bytes of changes: those of an unsigned amendment between its first three fields and the missing signature.
+fn bytes_of(changes: Changes) -> Json {
+    let bytes = wire::encode_amendment(&Amendment::next(&Settings::default(), 0, changes));
+    hex(&bytes[44..bytes.len() - 1])
+}
+
 pub fn record(record: &Record) -> Json {
     let next = &record.next;
     let grants: Vec<Json> =
@@ -87,7 +107,9 @@ pub fn record(record: &Record) -> Json {
             "merge_norm": next.merge_norm_bits,
             "members": next.members.iter().map(member).collect::<Vec<_>>(),
             "ring": next.ring.clone(),
+            "settings": settings(&next.settings),
         },
+        "amended": record.amended.as_ref().map(amendment),
     }
 }
 
@@ -104,6 +126,7 @@ pub fn ready(signed: &SignedReady) -> Json {
         "statements": r.statements.iter().map(statement).collect::<Vec<_>>(), "leave": r.leave,
         "merges": r.merges, "merged_tokens": r.merged_tokens,
         "rtts": r.rtts.iter().map(|rtt| vec![rtt.peer, rtt.rtt]).collect::<Vec<_>>(),
+        "amends": r.amends.as_ref().map(amendment),
     }
 }
 

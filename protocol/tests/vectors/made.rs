@@ -56,6 +56,7 @@ pub fn ready(parent: &Record, spec: &RunSpec, member: u8, steps: u32) -> SignedR
         merges: None,
         merged_tokens: 0,
         rtts: Vec::new(),
+        amends: None,
     };
     let envelope = Digest::of("a made-up envelope", &[&parent.digest().0, &[member]]);
     SignedReady { member: id(member), ready, digest: envelope, bytes: Vec::new() }

@@ -3,7 +3,9 @@
 use crate::fields;
 use crate::json::{Json, object};
 use crate::made::{self, digest, id, joins, ready, revoked, suspect};
+use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::succession::{self, SignedReady};
+use starling_protocol::identity::Ed25519Signer;
 use starling_protocol::message::PeerRtt;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
@@ -137,6 +139,13 @@ fn history() -> History {
     alone.ready.statements = vec![suspect(B), revoked(E)];
     (alone.ready.merges, alone.ready.merged_tokens) = (Some(digest(0x52)), 1_000);
     history.commit("a suspicion, a revocation, and a lineage merged", &[alone]);
+
+    // The run's creator amends it: the settings after the record are others.
+    let mut alone = history.ready(D);
+    let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
+    let amendment = Amendment::next(&history.head.next.settings, 0, changes);
+    alone.ready.amends = Some(amendment.sign(&Ed25519Signer::from_secret(&[7; 32]), &history.head.run));
+    history.commit("an amendment", &[alone]);
     history
 }
 

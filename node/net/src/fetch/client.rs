@@ -1,8 +1,9 @@
-//! Asks one peer for something over `/starling/fetch/4`, and believes nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/5`, and believes nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,
-    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, START_BYTES_MAX, UPDATE_PIECE_BYTES, decode_answer,
+    PIECE_VALUES_BYTES_MAX, RECORDS_BYTES_MAX, SHARD_PIECE_BYTES, SNAPSHOT_BYTES_MAX, START_BYTES_MAX,
+    UPDATE_PIECE_BYTES, decode_answer,
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{
@@ -97,6 +98,7 @@ impl Expect {
             FetchRequest::UpdatePieces(_) => PIECE_VALUES_BYTES_MAX,
             FetchRequest::UpdatePiece { .. } => UPDATE_PIECE_BYTES,
             FetchRequest::Start { .. } => START_BYTES_MAX,
+            FetchRequest::Beginning => SNAPSHOT_BYTES_MAX as u64,
         })
     }
 

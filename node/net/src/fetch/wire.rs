@@ -1,4 +1,4 @@
-//! The layout of `/starling/fetch/4`: the requests, and the head of the answer.
+//! The layout of `/starling/fetch/5`: the requests, and the head of the answer.
 //!
 //! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
 //!
@@ -85,6 +85,8 @@ pub enum FetchRequest {
     /// All that a newcomer needs before the chunks of a state: the newest snapshot, the path to its record, and the
     /// records after it up to number `to`, see [`Start`] (14). `known` is that of a path.
     Start { to: u64, known: Arc<[(u64, Digest)]> },
+    /// The encoded manifest of the state with which the run begins, if its specification names one (15).
+    Beginning,
 }
 
 /// The reason why a request was not served.
@@ -155,6 +157,7 @@ impl FetchRequest {
             Self::UpdatePieces(_) => 12,
             Self::UpdatePiece { .. } => 13,
             Self::Start { .. } => 14,
+            Self::Beginning => 15,
         }
     }
 
@@ -164,7 +167,7 @@ impl FetchRequest {
         out.extend_from_slice(&REQUEST_MAGIC.to_le_bytes());
         out.extend_from_slice(&[VERSION, self.kind()]);
         match self {
-            Self::Spec => {}
+            Self::Spec | Self::Beginning => {}
             Self::StateChunk(digest)
             | Self::DataManifest(digest)
             | Self::Candidate(digest)
@@ -202,7 +205,7 @@ impl FetchRequest {
         let [m0, m1, version, kind] = *head;
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
-            1 => 0,
+            1 | 15 => 0,
             3 | 6 | 8 | 9 | 11 | 12 => 32,
             4 => 10,
             5 => 8,
@@ -242,6 +245,7 @@ impl FetchRequest {
             12 => Self::UpdatePieces(Digest(reader.array()?)),
             13 => Self::UpdatePiece { update: Digest(reader.array()?), piece: reader.u32()? },
             14 => Self::Start { to: reader.u64()?, known: reader.places()? },
+            15 => Self::Beginning,
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;

@@ -23,6 +23,7 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::UpdatePiece { update: digest, piece: 0x0708 },
         FetchRequest::Start { to: 0x0506, known: Arc::from([]) },
         FetchRequest::Start { to: 7, known: Arc::from([(0x0102, digest)]) },
+        FetchRequest::Beginning,
     ]
 }
 
@@ -55,6 +56,7 @@ fn golden_bytes() {
         format!("5346020d{ab}08070000"),
         "5346020e060500000000000000".to_owned(),
         format!("5346020e0700000000000000010201000000000000{ab}"),
+        "5346020f".to_owned(),
     ];
     assert_eq!(requests().len(), golden.len());
     for (request, golden) in requests().iter().zip(golden) {

@@ -49,5 +49,6 @@ fn ready(loss_q16: u32) -> Ready {
         merges: None,
         merged_tokens: 0,
         rtts: Vec::new(),
+        amends: None,
     }
 }

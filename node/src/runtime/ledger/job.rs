@@ -63,8 +63,10 @@ pub enum Job {
         update: Option<Arc<Vec<u8>>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Keep the difference of this node's lineage, which the node is about to leave (catch-up).
+    /// Keep the difference of this node's lineage, which the node is about to leave (catch-up). `weights` are those with
+    /// which the run began, if they are needed and were to be had.
     Leave {
+        weights: Option<Vec<f32>>,
         reply: oneshot::Sender<Result<Difference, Lost>>,
     },
     /// Load the state of a snapshot that was adopted into the store (catch-up).

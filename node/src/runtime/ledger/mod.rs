@@ -195,8 +195,10 @@ impl Worker {
                 let _ = reply.send(self.replay(record, &certificate, update.as_deref().map(Vec::as_slice))?);
                 None
             }
-            Job::Leave { reply } => {
-                let _ = reply.send(difference::keep(&self.store, &self.spec, &self.naming.node, &self.state.read()));
+            Job::Leave { weights, reply } => {
+                let last = self.state.read();
+                let kept = difference::keep(&self.store, &self.spec, &self.naming.node, &last, weights);
+                let _ = reply.send(kept);
                 None
             }
             Job::Reload { reply } => {

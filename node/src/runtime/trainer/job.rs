@@ -2,6 +2,7 @@
 
 use crate::gossip::PairError;
 use starling_protocol::record::Span;
+use starling_protocol::run::{Budget, InnerSpec};
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,6 +37,9 @@ pub struct Round {
     pub inner_steps: u32,
     /// Committed tokens of the lineage, for the schedule.
     pub tokens: u64,
+    /// The terms of the run as they are in force in this round.
+    pub inner: InnerSpec,
+    pub budget: Budget,
     /// Validate the parameters first, on this many sequences.
     pub validate: Option<usize>,
     /// The generation of the trainer for which this job is meant; a newer one stops it.

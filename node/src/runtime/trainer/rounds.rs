@@ -57,6 +57,7 @@ impl Course for Rounds {}
 impl Worker {
     /// Trains one round by its course.
     pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<TrainerEvent, String> {
+        self.take_terms(job);
         let Some(done) = course.load(self, job)? else { return Ok(TrainerEvent::Stopped) };
         let (started, ahead) = (Instant::now(), done.seconds);
         self.waited = Duration::ZERO;
@@ -83,6 +84,15 @@ impl Worker {
             seconds,
             ended,
         }))
+    }
+
+    /// Takes over the terms of the round, which an amendment may have changed.
+    fn take_terms(&mut self, job: &Round) {
+        if self.setting.inner != job.inner {
+            self.trainer.amend(job.inner.weight_decay, job.inner.clip);
+            self.setting.inner = job.inner.clone();
+        }
+        self.setting.budget = job.budget.clone();
     }
 
     /// Makes the inner steps, until the lease is used up or the round is cut short. After each step it calls `between`

@@ -41,6 +41,8 @@ impl Trainer for Counting {
         Ok(())
     }
 
+    fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
+
     fn step(&mut self, tokens: &[u32], _lr: f64) -> Result<StepReport, TrainError> {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.parameters.iter_mut().for_each(|x| *x -= 1.0);
@@ -157,6 +159,8 @@ impl Bench {
             validate: None,
             generation,
             news,
+            inner: self.worker.setting.inner.clone(),
+            budget: self.worker.setting.budget.clone(),
             lineage: Digest::default(),
             expected: Vec::new(),
         };
@@ -254,6 +258,8 @@ fn a_round_that_is_stopped_leaves_nothing_behind() {
         validate: None,
         generation,
         news,
+        inner: bench.worker.setting.inner.clone(),
+        budget: bench.worker.setting.budget.clone(),
         lineage: Digest::default(),
         expected: Vec::new(),
     };

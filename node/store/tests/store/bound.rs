@@ -1,6 +1,6 @@
 //! The bound on the folder's bytes: old snapshots and updates go, and never what the node needs to come back.
 
-use crate::support::{ELEMENTS, History, SCHEMA, files, image, open, options, scratch, spec_bytes};
+use crate::support::{ELEMENTS, History, SCHEMA, files, image, open, options, same_bits, scratch, spec_bytes};
 use starling_store::{SnapshotKind, Store, StoreError, StoreOptions};
 use std::fs;
 use std::path::Path;
@@ -83,6 +83,23 @@ fn updates_that_a_snapshot_makes_unnecessary_go_one_by_one_and_the_oldest_first(
     store.make_room(1 << 30);
     assert_eq!((seqs(&store), kept(&store)), (vec![6], vec![7]), "these lead to the head");
     history.assert_loaded_from(&open(image(dir.path()).path()));
+}
+
+#[test]
+fn the_weights_that_a_run_begins_with_count_and_stay() {
+    let dir = scratch();
+    let (mut history, store) = founded(dir.path(), 1 << 30, ELEMENTS);
+    store.keep_beginning(&SCHEMA, &history.state).unwrap();
+    let begun = history.state.clone();
+    history.commit(&store);
+    history.snapshot(&store);
+    assert_eq!(seqs(&store), [0, 1]);
+    let chunks = taken(&dir.path().join("chunks"));
+    // Room for both states, and for half of the weights.
+    let rest = taken(dir.path()) - chunks;
+    store.make_room((1 << 30) - rest - 2 * STATE - STATE / 4);
+    assert_eq!(seqs(&store), [1]);
+    assert!(same_bits(&store.load_beginning().unwrap().expect("they stay"), &begun.theta));
 }
 
 #[test]

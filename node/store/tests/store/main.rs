@@ -1,5 +1,6 @@
 //! Tests of the store from outside, in one program, because each program links RocksDB.
 
+mod beginning;
 mod bound;
 mod chain;
 mod checkpoint;

@@ -52,8 +52,7 @@ impl Certificates {
         let other = *self.after.entry(record.parent).or_insert(link.digest);
         require(other == link.digest, || format!("after {:?} both {other:?} and {:?}", record.parent, link.digest))?;
         let voters: Vec<NodeId> = parent.voters().map(|voter| voter.id).collect();
-        let place = |id: &NodeId| Digest::of("starling distinguished v1", &[&record.parent.0, &id.0]);
-        let distinguished = parent.voters().min_by_key(|voter| (voter.absent, place(&voter.id), voter.id));
+        let distinguished = parent.voters().min_by_key(|voter| (voter.absent, voter.since, voter.id));
         let half = 2 * signers.len() == voters.len() && distinguished.is_some_and(|voter| signers.contains(&voter.id));
         require(2 * signers.len() > voters.len() || half, || {
             format!("{} of {} voters decided {:?} at seq {}", signers.len(), voters.len(), link.digest, record.seq)

@@ -1,10 +1,10 @@
 //! S24: a COMMIT averages contributions of a quorum of the voters that decide it.
 
 use super::{Invariant, Observed, require};
+use crate::NodeId;
 use crate::record::{Record, RecordKind};
 use crate::sim::disk::Write;
 use crate::sim::world::World;
-use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 
 pub(super) struct Contributors;
@@ -20,7 +20,7 @@ impl Invariant for Contributors {
             return Ok(());
         };
         let here: BTreeSet<NodeId> = link.record.contributors.iter().map(|c| c.member).collect();
-        require(is_quorum(&parent.record, &parent.digest, &here), || {
+        require(is_quorum(&parent.record, &here), || {
             let voters: Vec<NodeId> = parent.record.voters().map(|voter| voter.id).collect();
             format!("seq {}: contributions of {here:?}, voters are {voters:?}", link.record.seq)
         })
@@ -28,13 +28,12 @@ impl Invariant for Contributors {
 }
 
 /// Whether some of a record's voters are a quorum: counted here anew, as the specification has it.
-pub(super) fn is_quorum(record: &Record, digest: &Digest, here: &BTreeSet<NodeId>) -> bool {
+pub(super) fn is_quorum(record: &Record, here: &BTreeSet<NodeId>) -> bool {
     let voters = record.voters().count();
     let count = record.voters().filter(|voter| here.contains(&voter.id)).count();
     if 2 * count != voters {
         return 2 * count > voters;
     }
-    let place = |id: &NodeId| Digest::of("starling distinguished v1", &[&digest.0, &id.0]);
-    let distinguished = record.voters().min_by_key(|voter| (voter.absent, place(&voter.id), voter.id));
+    let distinguished = record.voters().min_by_key(|voter| (voter.absent, voter.since, voter.id));
     distinguished.is_some_and(|voter| here.contains(&voter.id))
 }

@@ -43,7 +43,7 @@ impl Invariant for Estimates {
                     return Ok(());
                 };
                 let held = self.held.remove(&link.digest).unwrap_or_default();
-                require(is_quorum(&parent.record, &parent.digest, &held), || {
+                require(is_quorum(&parent.record, &held), || {
                     format!("seq {} is decided, and only {held:?} have had it on their disks", link.record.seq)
                 })
             }

@@ -195,7 +195,7 @@ impl Reach {
         let votes = record.voters().any(|voter| voter.id == me && self.own == Some(voter.incarnation));
         let unheard = self.resumed && votes && others.peek().is_some();
         let mute = unheard && !others.any(|voter| self.witnesses.contains(&voter.id));
-        let reaches = is_quorum(record, digest, &here) && !mute;
+        let reaches = is_quorum(record, &here) && !mute;
         if reaches != self.reaches {
             (self.reaches, self.since) = (reaches, self.now);
         }

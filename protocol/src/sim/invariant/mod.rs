@@ -27,11 +27,13 @@
 //! | S27 | no member votes before its probation is over, and newcomers hold no third of the votes | `probation` |
 //! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
 //! | S29 | a node keeps its READY back for newcomers within its patience | `patience` |
+//! | S30 | a round's terms follow from the amendments on its chain | `amendments` |
 //!
 //! The caller that runs a history checks S20 (no panic) and S21 (determinism); [`super::history`] checks L1 to L5. S12,
 //! S13 (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
 
 mod agreement;
+mod amendments;
 mod attempts;
 mod blame;
 mod bounds;
@@ -91,6 +93,7 @@ pub const NAMES: &[&str] = &[
     "S27 probation",
     "S28 nothing between wakes",
     "S29 patience",
+    "S30 amended terms",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -126,5 +129,6 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(probation::Probation::default()),
         Box::new(sleep::Sleep),
         Box::new(patience::Patience::default()),
+        Box::new(amendments::Amendments::default()),
     ]
 }
