@@ -106,7 +106,7 @@ fn read_model(path: &Path, tensors: &[TensorShape], elements: usize) -> Result<V
     theta.reserve_exact(elements);
     for tensor in tensors {
         if file.shape(&tensor.name).as_ref() != Some(&tensor.shape) {
-            return Err(damaged(format!("tensor {} is missing or has another shape", tensor.name)));
+            return Err(damaged(format!("tensor {} is not here as manifest.json lists it", tensor.name)));
         }
         file.append(&tensor.name, &mut theta)?;
     }
