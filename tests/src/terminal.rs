@@ -29,7 +29,7 @@ impl Terminal {
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).context("no terminal")?;
         grantpt(&near)?;
         unlockpt(&near)?;
-        let name = ptsname(&near, Vec::new())?;
+        let name = ptsname(&near, Vec::<u8>::new())?;
         let far = rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
         tcsetwinsize(&far, Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 })?;
         let mut command = Command::new(program);

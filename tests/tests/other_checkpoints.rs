@@ -74,7 +74,8 @@ impl Bench {
 }
 
 fn starling(arguments: &[&str]) -> Finished {
-    run(&built_binaries().expect("the folder of this test").join("starling"), arguments, LIMIT).expect("it ends in time")
+    let program = built_binaries().expect("the folder of this test").join("starling");
+    run(&program, arguments, LIMIT).expect("it ends in time")
 }
 
 /// Replaces a text of the description, which is there once.

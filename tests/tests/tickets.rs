@@ -30,7 +30,8 @@ impl Bench {
         let text: String = (0..4000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
         std::fs::write(folder.path().join("text.txt"), text).expect("write");
         let run_toml = "name = \"tickets\"\n[model]\npreset = \"0.1m\"\nseq_len = 64\n[data]\n\
-                        sources = [\"text.txt\"]\nholdout = 0.1\n[inner]\nsteps = 4\nbatch = 2\n[partition]\ngrace_s = 3\n";
+                        sources = [\"text.txt\"]\nholdout = 0.1\n[inner]\nsteps = 4\nbatch = 2\n\
+                        [partition]\ngrace_s = 3\n";
         let flock = Flock::start(&built_binaries().expect("the folder of this test"), folder.path(), run_toml);
         let flock = flock.expect("a bootstrap peer");
         let mut inviter = flock.node("inviter", &NodeOptions::small(true)).expect("a node");
