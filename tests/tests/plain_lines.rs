@@ -62,7 +62,7 @@ fn assert_plain(said: &str) {
 #[test]
 fn terminals_that_cannot_show_the_block_get_plain_lines() {
     let (folder, _) = folder("steps = 2\n", "[budget]\nrounds = 2\n");
-    let on = |term, columns| {
+    let on = |term: &'static str, columns: u16| {
         let arguments = arguments(folder.path(), &format!("home-{term}-{columns}"));
         let terminal = Terminal { term, columns, rows: 30 };
         let (code, said) = terminal.run(&starling(), &arguments, LIMIT).expect("it ends");
