@@ -33,8 +33,8 @@ fn log_filter(filter: &str, quiet: &str) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::try_new(all.join(",")).map_err(|_| TelemetryError::Filter { filter: filter.to_owned() })
 }
 
-/// Sends logs to the writer of standard error, in colour only if that is a terminal and the user has not said
-/// `NO_COLOR`. `quiet` holds further directives for noisy libraries, or nothing.
+/// Sends logs to the writer of standard error, in colour only if that is a terminal that knows colours and the user has
+/// not said `NO_COLOR`. `quiet` holds further directives for noisy libraries, or nothing.
 ///
 /// # Errors
 /// [`TelemetryError::Filter`] when `filter` does not parse.
@@ -43,7 +43,9 @@ pub fn init_logs<W: Write + 'static>(
     quiet: &str,
     writer: impl Fn() -> W + Send + Sync + 'static,
 ) -> Result<(), TelemetryError> {
-    let coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
+    let text = |name| std::env::var(name).ok();
+    let coloured =
+        std::io::stderr().is_terminal() && knows_colours(text("TERM").as_deref(), text("NO_COLOR").as_deref());
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(filter, quiet)?)
         .with_writer(writer)
@@ -52,6 +54,11 @@ pub fn init_logs<W: Write + 'static>(
         .compact()
         .init();
     Ok(())
+}
+
+/// Whether a terminal shows colours in place of the characters that set them, and its user wants them.
+fn knows_colours(term: Option<&str>, no_color: Option<&str>) -> bool {
+    term.is_some_and(|term| !term.is_empty() && term != "dumb") && no_color.is_none_or(str::is_empty)
 }
 
 /// Checks a filter for logs.
@@ -106,6 +113,13 @@ mod tests {
         let asked = shown("info,libp2p_kad=debug");
         assert!(asked.contains("libp2p_kad=debug") && !asked.contains("libp2p_kad=error"), "{asked}");
         assert!(matches!(log_filter("==", ""), Err(TelemetryError::Filter { .. })));
+    }
+
+    #[test]
+    fn only_a_terminal_that_knows_colours_gets_them() {
+        assert!(knows_colours(Some("xterm"), None) && knows_colours(Some("xterm"), Some("")));
+        assert!(!knows_colours(Some("xterm"), Some("1")));
+        assert!(!knows_colours(Some("dumb"), None) && !knows_colours(Some(""), None) && !knows_colours(None, None));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Code {
         match self {
             Self::Refused => "it cannot start or go on: a port in use, no permission, no node to ask, a failed check",
             Self::Usage => "what you gave is wrong: a flag, a file, a text, a tokenizer, a device",
-            Self::ConfigMismatch => "the folder, the flock or the checkpoint belongs to another run",
+            Self::ConfigMismatch => "the folder, the flock or the checkpoint belongs to another run or release",
             Self::StoreDamaged => "a file of the node or of a checkpoint is damaged",
             Self::DiskFull => "the disk is full, or too small for the run",
             Self::IdentityInUse => "another process uses the folder or the key",
@@ -113,7 +113,7 @@ impl Failure {
     /// Prints the message to standard error and turns into the exit code.
     pub fn report(&self) -> ExitCode {
         // A reader that went away does not change the code.
-        let _ = writeln!(io::stderr(), "starling: {}", self.words());
+        let _ = writeln!(io::stderr(), "starling: {}", harmless(&self.words()));
         ExitCode::from(self.code as u8)
     }
 
@@ -129,6 +129,11 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
         let error = error.into();
         Self { code: Code::of(&error), error }
     }
+}
+
+/// The text with `?` for characters that a terminal would obey. Values of files and names of files may hold them.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// Ends the process for a command line that does not parse, or that asks for help.
@@ -179,6 +184,11 @@ mod tests {
         let telling = "cannot read it: no such file or folder; check the path";
         let failure = Failure::new(Code::Refused, Err::<(), _>(gone()).context(telling).unwrap_err());
         assert_eq!(failure.words(), telling);
+    }
+
+    #[test]
+    fn no_message_moves_the_cursor() {
+        assert_eq!(harmless("say which:\n  --home a\x1b[2Jb\rc\u{9b}d"), "say which:\n  --home a?[2Jb?c?d");
     }
 
     #[test]

@@ -9,3 +9,4 @@ pub mod netns;
 pub mod process;
 pub mod recordings;
 pub mod report;
+pub mod terminal;

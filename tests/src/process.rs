@@ -267,7 +267,7 @@ pub struct Finished {
 }
 
 /// On Linux, makes the kernel end the child when this process ends, in any way.
-fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call.
     unsafe {

@@ -147,6 +147,26 @@ fn settings_are_refused_in_the_same_words_whether_they_are_shown_or_used() {
     assert!(shown.stdout.contains("patience_s = 120"), "{}", shown.stdout);
 }
 
+/// A file may hold what a terminal would obey, written out or raw.
+#[test]
+fn names_and_values_that_would_colour_the_terminal() {
+    let bench = Bench::new();
+    let files = [
+        ("name = \"gpu\\u001b[31mbox\"\n", "letters and digits"),
+        ("name = \"gpu\\u009b2Jbox\"\n", "letters and digits"),
+        ("name = \"gpu\u{1b}[31mbox\"\n", "line 1"),
+        ("\"\\u001b]0;title\\u0007\" = 1\n", "unknown key"),
+        ("[checkpoint]\nevery = \"\\u001b[2J\"\n", "checkpoint.every"),
+    ];
+    for (text, word) in files {
+        bench.write("node.toml", text);
+        let said = bench.train(&["--config", &bench.text("node.toml")]);
+        refused(&said, 2, &["node.toml", word]);
+        let obeyed = |c: char| c.is_control() && c != '\n';
+        assert!(!said.stderr.contains(obeyed) && said.stdout.is_empty(), "{text:?}: {said:?}");
+    }
+}
+
 /// A bound that the run does not fit into is refused before anything is written; one that it fits into is in force.
 #[test]
 fn a_bound_of_the_folder_that_is_too_small() {

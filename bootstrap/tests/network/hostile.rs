@@ -1,12 +1,15 @@
 //! Garbage, oversize and truncated bytes on each protocol, and a flood of half-open connections: the well-known peer
-//! continues to serve.
+//! continues to serve. A peer's text about itself arrives without characters that a terminal would obey.
 
-use crate::flock::node;
+use crate::flock::{Node, node};
 use futures::{AsyncReadExt, AsyncWriteExt};
-use libp2p::{PeerId, StreamProtocol};
+use libp2p::{PeerId, StreamProtocol, identify};
 use starling_bootstrap::addresses::PeerAddress;
+use starling_bootstrap::discovery::{Discovery, DiscoveryOptions, NetEvent};
+use starling_bootstrap::identification::{self, IDENTIFY_PROTOCOL};
+use starling_bootstrap::identity::Identity;
 use starling_bootstrap::streams::{Control, Lane};
-use starling_bootstrap::swarm::SwarmOptions;
+use starling_bootstrap::swarm::{self, SwarmOptions};
 use starling_protocol::Digest;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -92,4 +95,33 @@ async fn bad_bytes_on_every_protocol_stop_nobody() {
     let second_id = second.id();
     tokio::spawn(second.serve());
     first.meet(&BTreeSet::from([second_id])).await;
+}
+
+/// A peer that says about itself what no node says.
+fn liar(known: PeerAddress, agent: &str) -> Node {
+    let identity = Identity::generate().unwrap();
+    let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+    let options = SwarmOptions { listen, mdns: false, ..SwarmOptions::default() };
+    let mut swarm = swarm::build(&identity, &options).unwrap();
+    let says = identify::Config::new(IDENTIFY_PROTOCOL.into(), identity.keypair().public());
+    swarm.behaviour_mut().identify = identification::Behaviour::new(says.with_agent_version(agent.into()));
+    let options = DiscoveryOptions { run: None, bootstrap: vec![known], gossip: None, hidden: false, seed: 1 };
+    let discovery = Discovery::new(&mut swarm, options);
+    Node { swarm, discovery }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_would_colour_the_terminal_arrives_without_its_escapes() {
+    let mut target = node(vec![], None, SwarmOptions::default());
+    let known = target.address().await;
+    let agent = "starling/0.1.0 \x1b[31mred\x1b]0;title\x07\u{9b}2J\u{202e}box\n";
+    tokio::spawn(liar(known, agent).serve());
+    let said = |event: &NetEvent| match event {
+        NetEvent::Identified { agent, name, .. } => Some((agent.clone(), name.clone())),
+        _ => None,
+    };
+    let (agent, name) = target.until(said).await;
+    assert_eq!(name.as_deref(), Some("redbox"));
+    assert!(agent.starts_with("starling/0.1.0 ") && !agent.contains(char::is_control), "{agent:?}");
+    assert!(agent.is_ascii(), "{agent:?}");
 }

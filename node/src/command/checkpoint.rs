@@ -2,7 +2,7 @@
 
 use super::at_rest::{open_at_rest, require_home};
 use super::export::export;
-use super::trained::{Trained, WRITING, load, open};
+use super::trained::{Trained, WRITING, load, open, require_known_model};
 use crate::cli::CheckpointCommand;
 use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
@@ -21,6 +21,8 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
         CheckpointCommand::List(args) => list(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
+            let source = format!("the checkpoint {}", folder.display());
+            require_known_model(&checkpoint.spec, checkpoint.schema, &source)?;
             terminal::put(&format!(
                 "{}: round {}, {} parameters, state {}: every byte checks\n",
                 folder.display(),

@@ -12,6 +12,7 @@ use crate::watch::status::{
     QuorumStatus, Status, UnreachedStatus, ask, running_homes,
 };
 use crate::watch::terminal;
+use crate::watch::words::tame;
 use anyhow::Context;
 use starling_words::count;
 use std::collections::BTreeMap;
@@ -37,9 +38,15 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if args.json {
         terminal::put(&(serde_json::to_string_pretty(&status).context("cannot print the status")? + "\n"));
     } else {
-        terminal::put(&text(&status, args.verbose));
+        terminal::put(&harmless(&text(&status, args.verbose)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The lines without characters that a terminal would obey. Peers' texts are tamed where they arrive, and an answer may
+/// come from another release.
+fn harmless(text: &str) -> String {
+    text.lines().map(|line| tame(line) + "\n").collect()
 }
 
 fn the_only_home() -> Result<PathBuf, Failure> {
@@ -306,6 +313,17 @@ mod tests {
         assert!(quorum_text(&lost("wait", "other"), "me").contains("waits for the others"));
         let restarted = quorum_text(&lost("wait", "me"), "me");
         assert!(restarted.ends_with("decides nothing alone before another voter has answered\n"), "{restarted}");
+    }
+
+    #[test]
+    fn no_text_of_a_peer_moves_the_cursor() {
+        let agent = "starling/0.1.0 \x1b[31mred\x1b]0;title\x07\u{9b}2J\u{202e}box";
+        let name = starling_bootstrap::untrusted::name_of_agent(agent).expect("letters are left");
+        assert_eq!(labelled("1a2b3c4d5e6f", Some(&name)), "1a2b3c4d (redbox)");
+        let raw = labelled("1a2b3c4d", Some(agent));
+        let shown = harmless(&format!("\n{raw}\nnow: training; waiting: \x1b[2Jb\u{9b}c\u{202e}d\n"));
+        assert!(shown.lines().count() == 3 && shown.ends_with("waiting: ?[2Jb?c?d\n"), "{shown:?}");
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
     }
 
     #[test]

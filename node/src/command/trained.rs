@@ -78,20 +78,14 @@ impl Trained {
         Self::of(spec, (record, schema), state.theta, (home.join(TOKENIZER_FILE), source))
     }
 
-    /// Refuses a model that this release would build in another way.
+    /// Takes a model that this release builds.
     fn of(
         spec: RunSpec,
         (record, schema): (Record, Digest),
         theta: Vec<f32>,
         (beside, source): (PathBuf, String),
     ) -> Result<Self, Failure> {
-        if Digest(model_config(&spec.model).schema().digest()) != schema {
-            let why = format!(
-                "{source} is of another model than this release builds (its tensors have other names or shapes): use \
-                 the release that trained it"
-            );
-            return Err(Failure::message(Code::ConfigMismatch, why));
-        }
+        require_known_model(&spec, schema, &source)?;
         Ok(Self { spec, record, theta, beside, source })
     }
 
@@ -163,6 +157,18 @@ impl Trained {
         let place = (PathBuf::from("nowhere"), "a test".to_owned());
         Self::of(spec, (sample_test::genesis().record, schema), theta, place).expect("it is of this release")
     }
+}
+
+/// Refuses a model that this release would build in another way.
+pub fn require_known_model(spec: &RunSpec, schema: Digest, source: &str) -> Result<(), Failure> {
+    if Digest(model_config(&spec.model).schema().digest()) == schema {
+        return Ok(());
+    }
+    let why = format!(
+        "{source} is of another model than this release builds (its tensors have other names or shapes): use the \
+         release that trained it"
+    );
+    Err(Failure::message(Code::ConfigMismatch, why))
 }
 
 /// Whether a node has its home in this folder.

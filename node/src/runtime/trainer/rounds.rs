@@ -147,6 +147,9 @@ impl Worker {
                 return Ok(Err(TrainerEvent::Stopped));
             }
         }
+        if done.steps == 0 && left_out > 0 {
+            return Err(self.diverged_in_all_steps(job.round));
+        }
         if done.steps == 0 {
             return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
         }
@@ -177,6 +180,12 @@ impl Worker {
     pub fn diverged(&mut self, round: u64) -> String {
         self.not_finite = true;
         format!("parameters became infinite or not a number in round {round}: lower inner.lr")
+    }
+
+    /// Notes that no step of a round was finite, and says so. A round of few steps has no more of them to leave out.
+    fn diverged_in_all_steps(&mut self, round: u64) -> String {
+        self.not_finite = true;
+        format!("the loss or the gradient was infinite or not a number in every step of round {round}: lower inner.lr")
     }
 }
 

@@ -22,7 +22,8 @@ const STATE_HEAD_MAX: u64 = (RECORD_BYTES_MAX + RUN_SPEC_BYTES_MAX + 64) as u64;
 /// Opens a checkpoint and verifies all of it, down to the state root.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] names the file that fails a check; [`StoreError::Io`] when one is missing.
+/// [`StoreError::Damaged`] names the file that fails a check, or is missing; [`StoreError::CheckpointFormat`] when
+/// another release wrote it.
 pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
     let manifest = describe_checkpoint(dir)?;
     let state_path = dir.join(STATE);
@@ -34,12 +35,19 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
             let detail = format!("it lists a file {:?}, which no checkpoint has", file.name);
             return Err(StoreError::damaged(Part::Checkpoint, &dir.join(MANIFEST), detail));
         }
-        if describe(dir, &file.name)? != *file {
+        let path = dir.join(&file.name);
+        let here = match describe(dir, &file.name) {
+            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(StoreError::damaged(Part::Checkpoint, &path, "manifest.json lists it, and it is not there"));
+            }
+            here => here?,
+        };
+        if here != *file {
             let detail = "its bytes do not have the digest that manifest.json names";
-            return Err(StoreError::damaged(Part::Checkpoint, &dir.join(&file.name), detail));
+            return Err(StoreError::damaged(Part::Checkpoint, &path, detail));
         }
         if !known {
-            extras.insert(file.name.clone(), read_limited(&dir.join(&file.name), EXTRA_BYTES_MAX)?);
+            extras.insert(file.name.clone(), read_limited(&path, EXTRA_BYTES_MAX)?);
         }
     }
     let theta = read_model(&dir.join(MODEL), &manifest.tensors, sealed.elements)?;
@@ -69,7 +77,7 @@ struct SealedState {
 
 fn read_state(path: &Path) -> Result<SealedState, StoreError> {
     let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
-    let missing = || StoreError::io("open", path, 0, io::ErrorKind::NotFound.into());
+    let missing = || damaged("it is not there".into());
     let limit = 4 * PARAMETERS_MAX * u64::from(*state::VECTORS.end() - 1) + STATE_HEAD_MAX;
     let mut reader = SealedReader::open(path, &STATE_KIND, limit, Part::Checkpoint)?.ok_or_else(missing)?;
     let mut parts = [Vec::new(), Vec::new()];
@@ -106,7 +114,7 @@ fn read_model(path: &Path, tensors: &[TensorShape], elements: usize) -> Result<V
     theta.reserve_exact(elements);
     for tensor in tensors {
         if file.shape(&tensor.name).as_ref() != Some(&tensor.shape) {
-            return Err(damaged(format!("tensor {} is missing or has another shape", tensor.name)));
+            return Err(damaged(format!("tensor {} is not here as manifest.json lists it", tensor.name)));
         }
         file.append(&tensor.name, &mut theta)?;
     }

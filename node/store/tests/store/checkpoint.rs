@@ -106,7 +106,10 @@ fn every_file_of_a_checkpoint_is_held_to_its_bytes() {
             assert_eq!(open_checkpoint(&dir).is_ok(), harmless, "{} cut to {length}", path.display());
         }
         fs::remove_file(&path).unwrap();
-        assert!(open_checkpoint(&dir).is_err());
+        let missing = open_checkpoint(&dir).unwrap_err();
+        // Without its list a folder is no checkpoint at all.
+        let damaged = matches!(missing, StoreError::Damaged(_));
+        assert!(damaged || path.ends_with("manifest.json"), "{}: {missing}", path.display());
         fs::write(&path, &good).unwrap();
         open_checkpoint(&dir).unwrap();
     }
