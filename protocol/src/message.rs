@@ -170,7 +170,7 @@ pub struct Ready {
     #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
     pub rtts: Vec<PeerRtt>,
     /// The amendment that the sender passes on from the run's creator, or that its operator agrees to.
-    pub amends: Option<Amendment>,
+    pub amends: Option<Box<Amendment>>,
 }
 
 /// A member's statement about another node.

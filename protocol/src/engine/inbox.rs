@@ -486,7 +486,7 @@ impl Ctx {
             return Err(LEASE);
         }
         let authorised = |amendment: &Amendment| amendment.is_authorised(self.verifier.as_ref(), &self.spec, &self.run);
-        if !ready.amends.as_ref().is_none_or(authorised) {
+        if !ready.amends.as_deref().is_none_or(authorised) {
             return Err("ready with an amendment by nobody with a right to it");
         }
         let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);

@@ -293,7 +293,7 @@ fn ready(start: u64, work: &Work, mixed: Option<&Mixed>, round: &Round, conduct:
         merges: merge.map(|merge| merge.lineage),
         merged_tokens: merge.map_or(0, |merge| merge.tokens),
         rtts: statement::rtts(ctx, round),
-        amends: ctx.amendment().cloned(),
+        amends: ctx.amendment().cloned().map(Box::new),
     }
 }
 

@@ -88,7 +88,7 @@ fn ready(ready: &Ready) -> Result<(), ShapeError> {
     let merged = ready.merged_tokens <= MERGED_TOKENS_MAX && (ready.merged_tokens > 0) == ready.merges.is_some();
     rule(merged, "merged_tokens", "be between 1 and 2^56 where a lineage is merged, and 0 where none is")?;
     rule(ready.start.checked_add(ready.samples).is_some(), "start", "leave room for the samples below 2^64")?;
-    ready.amends.as_ref().map_or(Ok(()), Amendment::validate_shape)?;
+    ready.amends.as_deref().map_or(Ok(()), Amendment::validate_shape)?;
     let norm = f32::from_bits(ready.measured.norm_bits);
     let good = norm.is_finite() && !norm.is_sign_negative();
     rule(good || mutated!(Mutation::AcceptAnyNorm), "norm", "be finite and not negative")?;

@@ -34,7 +34,7 @@ where
 }
 
 /// Decodes a canonical `T` at the front of `bytes`, all of which are at most `LIMIT` long. Returns it and the rest.
-pub fn decode_front<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<(T, &[u8]), WireError>
+pub fn decode_front<'a, T, const LIMIT: usize>(what: &'static str, bytes: &'a [u8]) -> Result<(T, &'a [u8]), WireError>
 where
     T: Serialize + DeserializeOwned,
 {

@@ -78,11 +78,11 @@ fn a_member_that_hears_of_an_amendment_states_it_and_refuses_what_nobody_may_ame
         Message::Ready(ready) => Some(ready),
         _ => None,
     });
-    assert_eq!(ready.expect("a READY").amends, Some(good));
+    assert_eq!(ready.expect("a READY").amends, Some(Box::new(good)));
     let mut other = Bench::flock(3);
     let forged = signed_by(&other, 2, slower());
     assert!(is_malformed(&other.say(2, &Message::Amend(forged.clone()))));
-    let ready = starling_protocol::message::Ready { amends: Some(forged), ..other.ready(3) };
+    let ready = starling_protocol::message::Ready { amends: Some(Box::new(forged)), ..other.ready(3) };
     assert!(is_malformed(&other.say(3, &Message::Ready(ready))));
     assert!(other.engine.proposals().is_empty());
     let stranger = signed_by(&other, CREATOR, slower());

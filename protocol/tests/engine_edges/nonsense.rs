@@ -109,7 +109,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             Message::Join(Join { lineage, seq, record: parent, state_root, incarnation, ticket })
         }
         3 => {
-            let amends = (words.below(8) == 0).then(|| any_amendment(bench, words));
+            let amends = (words.below(8) == 0).then(|| Box::new(any_amendment(bench, words)));
             Message::Ready(Ready { amends, ..any_ready(bench.ready(from), lineage, parent, words) })
         }
         4 => Message::Leave(Leave { lineage, seq }),

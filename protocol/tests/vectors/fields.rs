@@ -126,7 +126,7 @@ pub fn ready(signed: &SignedReady) -> Json {
         "statements": r.statements.iter().map(statement).collect::<Vec<_>>(), "leave": r.leave,
         "merges": r.merges, "merged_tokens": r.merged_tokens,
         "rtts": r.rtts.iter().map(|rtt| vec![rtt.peer, rtt.rtt]).collect::<Vec<_>>(),
-        "amends": r.amends.as_ref().map(amendment),
+        "amends": r.amends.as_deref().map(amendment),
     }
 }
 

@@ -144,7 +144,7 @@ fn history() -> History {
     let mut alone = history.ready(D);
     let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
     let amendment = Amendment::next(&history.head.next.settings, 0, changes);
-    alone.ready.amends = Some(amendment.sign(&Ed25519Signer::from_secret(&[7; 32]), &history.head.run));
+    alone.ready.amends = Some(Box::new(amendment.sign(&Ed25519Signer::from_secret(&[7; 32]), &history.head.run)));
     history.commit("an amendment", &[alone]);
     history
 }

@@ -25,7 +25,7 @@ pub fn chosen(parent: &Record, spec: &RunSpec, contributions: &[SignedReady]) ->
     let mut stated: BTreeMap<Digest, (&Amendment, BTreeSet<NodeId>)> = BTreeMap::new();
     for SignedReady { member, ready, .. } in contributions {
         let voter = quorum.incarnation(member).is_some();
-        if let Some(amendment) = ready.amends.as_ref().filter(|amendment| voter && stands(amendment)) {
+        if let Some(amendment) = ready.amends.as_deref().filter(|amendment| voter && stands(amendment)) {
             let (_, by) = stated.entry(amendment.name(&parent.run)).or_insert_with(|| (amendment, BTreeSet::new()));
             by.insert(*member);
         }

@@ -34,7 +34,7 @@ fn stating(parent: &Record, stated: &[(u8, Option<&Amendment>)]) -> Vec<SignedRe
             merges: None,
             merged_tokens: 0,
             rtts: vec![],
-            amends: amends.cloned(),
+            amends: amends.cloned().map(Box::new),
             ..examples::ready()
         };
         SignedReady { member: node(*member), ready, digest: digest(*member), bytes: vec![] }
