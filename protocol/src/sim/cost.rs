@@ -181,7 +181,7 @@ mod tests {
 
         fn observe(&mut self, event: &Observed<'_>, _: &World) -> Result<(), String> {
             let (sent, received, inputs) = &mut *self.0.borrow_mut();
-            let mut add = |counts: &mut Counts, node: usize, bytes: &[u8]| {
+            let add = |counts: &mut Counts, node: usize, bytes: &[u8]| {
                 let count = counts.entry(kind(bytes)).or_default().entry(node).or_default();
                 *count = Count { messages: count.messages + 1, bytes: count.bytes + bytes.len() as u64 };
             };

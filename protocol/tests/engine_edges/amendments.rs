@@ -107,10 +107,10 @@ fn without_a_creator_each_operator_agrees_for_its_own_voter() {
     assert_eq!(bench.engine.check_amendment(&signed), Err(NotAmended::NoCreator));
 }
 
-/// A flock of two at the end of a run of one round.
+/// A flock of three at the end of a run of one round.
 fn over() -> Bench {
     let budget = Budget { rounds: 1, tokens: 0 };
-    let mut bench = Bench::flock_of(RunSpec { budget, ..spec() }, &voters(2));
+    let mut bench = Bench::flock_of(RunSpec { budget, ..spec() }, &voters(3));
     let outputs = bench.commit();
     assert!(outputs.iter().any(|output| matches!(output, Output::Finished { reason: Finish::BudgetSpent })));
     bench
