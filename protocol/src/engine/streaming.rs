@@ -9,7 +9,7 @@ use super::ctx::Ctx;
 use super::io::Output;
 use super::outbox::Out;
 use super::round::{Round, Training};
-use super::succession::{self, SignedReady};
+use super::succession::{self, SignedReady, amending};
 use crate::record::Span;
 
 impl Round {
@@ -18,7 +18,7 @@ impl Round {
     pub fn go_ahead(&self, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let steps = ctx.terms.ahead;
         // Steps for a round under other terms would have to be done by these.
-        let amends = contributions.iter().any(|c| c.ready.amends.is_some());
+        let amends = amending::chosen(&self.head.record, &ctx.spec, contributions).is_some();
         if steps == 0 || amends || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
             return;
         }
