@@ -3,14 +3,16 @@
 use super::at_rest::open_at_rest;
 use crate::cli::{AgreeArgs, ChangeArgs};
 use crate::exit::{Code, Failure};
-use crate::runtime::{AMENDMENT_FILE, home_of, next_amendment};
-use crate::watch::status::{Answer, Change, Question, ask, is_running};
+use crate::runtime::waiting::{self, Beside, Stage};
+use crate::runtime::{home_of, next_amendment};
+use crate::watch::status::{Answer, Change, Question, ask, failure, is_running};
 use crate::watch::terminal;
 use anyhow::Context;
-use starling_bootstrap::identity;
-use starling_protocol::amendment::Changes;
+use starling_bootstrap::identity::{self, Identity};
+use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::identity::Ed25519Verifier;
-use starling_protocol::run::Minority;
+use starling_protocol::record::Record;
+use starling_protocol::run::{Minority, RunSpec};
 use starling_protocol::wire;
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,10 +68,7 @@ pub fn agree(args: &AgreeArgs) -> Result<ExitCode, Failure> {
 
 fn tell(home: &Path, question: Question) -> Result<ExitCode, Failure> {
     match ask(home, question).map_err(|e| Failure::new(Code::Refused, e))? {
-        Answer::Amendment { id, number, bytes, agreed_by_all } => {
-            // A node that ends before a record holds it hands it in again.
-            let kept = data_encoding::HEXLOWER.decode(bytes.as_bytes()).context("the node's answer does not parse")?;
-            keep(home, &kept)?;
+        Answer::Amendment { id, number, agreed_by_all } => {
             terminal::put(&if agreed_by_all {
                 format!("amendment {number} ({id}): in force from the round after the record that holds it\n")
             } else {
@@ -81,7 +80,7 @@ fn tell(home: &Path, question: Question) -> Result<ExitCode, Failure> {
             });
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }
@@ -93,31 +92,55 @@ fn leave(home: &Path, changes: Changes, from: u64) -> Result<ExitCode, Failure> 
     let run = store.run().context("the folder is bound to no run yet")?;
     let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
     let head = store.head().ok_or_else(|| refused("the node has no record of the run yet: start it first".into()))?;
-    if from > 0 && from <= head.round {
-        return Err(refused(format!("--from-round {from}: that round is over; give `--from-round next`")));
-    }
     let identity = identity::load(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
-    let settings = head.next.settings;
-    let amendment = next_amendment(&identity, &spec, &settings, from, changes);
-    amendment.check(&spec, &settings).map_err(|why| refused(why.to_string()))?;
-    if !amendment.is_authorised(&Ed25519Verifier, &spec, &spec.digest()) {
-        return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
-    }
-    keep(home, &wire::encode_amendment(&amendment))?;
-    terminal::put(&format!(
-        "amendment {} ({}) is in {}: the node's next start hands it in (`starling train --home {}`)\n",
-        amendment.number,
-        amendment.name(&spec.digest()),
-        home.join(AMENDMENT_FILE).display(),
-        home.display()
-    ));
+    let amendment = beside((&spec, &head), &identity, home, (from, changes))?;
+    waiting::leave(home, &amendment)?;
+    let is_idle = waiting::is_idle(&spec, &head, &amendment.changes);
+    terminal::put(&left_text((&spec, &amendment), home, is_idle));
     Ok(ExitCode::SUCCESS)
 }
 
-fn keep(home: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let path = home.join(AMENDMENT_FILE);
-    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
+/// The next amendment, with the changes of one that waits in the folder and that nobody else knows.
+fn beside(
+    (spec, head): (&RunSpec, &Record),
+    identity: &Identity,
+    home: &Path,
+    (from, changes): (u64, Changes),
+) -> Result<Amendment, Failure> {
+    let refused = |why: String| Failure::message(Code::Refused, why);
+    let waits = (waiting::read(home, Stage::Left)?, waiting::read(home, Stage::HandedIn)?);
+    let beside = waiting::beside((spec, head), waits, from);
+    let changes = match &beside {
+        Ok(Beside::Joins(other)) => other.changes.then(&changes),
+        _ => changes,
+    };
+    if from > 0 && from <= head.round {
+        return Err(refused(format!("--from-round {from}: that round is over; give `--from-round next`")));
+    }
+    let amendment = next_amendment(identity, spec, &head.next.settings, from, changes);
+    amendment.check(spec, &head.next.settings).map_err(|why| refused(why.to_string()))?;
+    if !amendment.is_authorised(&Ed25519Verifier, spec, &spec.digest()) {
+        return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
+    }
+    match beside {
+        Ok(_) => Ok(amendment),
+        Err(other) => Err(refused(waiting::in_the_way((spec, head), &other, home, false))),
+    }
+}
+
+/// What becomes of an amendment that was left for the node's next start.
+fn left_text((spec, amendment): (&RunSpec, &Amendment), home: &Path, is_idle: bool) -> String {
+    let (id, file, home) = (amendment.name(&spec.digest()), Stage::Left.file(home), home.display());
+    let mut text = format!(
+        "amendment {} ({id}) is in {}: the node's next start hands it in (`starling train --home {home}`)\n  {}\n",
+        amendment.number,
+        file.display(),
+        waiting::listed(&amendment.changes)
+    );
+    if is_idle {
+        text += "the run is over: this counts once the budget grows, too (`starling change rounds=... --home DIR`)\n";
+    }
+    text
 }
 
 /// The round of `--from-round`; 0 for the next.
@@ -204,6 +227,7 @@ fn fixed(key: &str, short: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_protocol::{Digest, NodeId, sample};
 
     fn of(pairs: &[&str]) -> Result<Changes, String> {
         changes(&pairs.iter().map(|pair| (*pair).to_owned()).collect::<Vec<_>>())
@@ -247,5 +271,50 @@ mod tests {
     fn a_round_is_a_number_or_the_next() {
         assert_eq!((from_round("next").ok(), from_round("12").ok()), (Some(0), Some(12)));
         assert!(from_round("0").is_err() && from_round("soon").is_err());
+    }
+
+    /// A run of 100 rounds whose creator is this node, after so many.
+    fn creators(round: u64) -> (RunSpec, Record, Identity) {
+        let identity = Identity::generate().expect("a key");
+        let spec = RunSpec { creator: Some(identity.node_id()), ..sample::spec() };
+        let voters = sample::voters([identity.node_id()], 1, 0, 240);
+        let record = Record { round, ..sample::genesis(&spec, Digest([1; 32]), Digest([2; 32]), voters) };
+        (spec, record, identity)
+    }
+
+    #[test]
+    fn two_calls_at_rest_make_one_amendment_until_it_is_handed_in() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ((spec, head, identity), home) = (creators(100), folder.path());
+        let call = |pair: &str| {
+            let changes = of(&[pair]).expect("it parses");
+            let amendment = beside((&spec, &head), &identity, home, (0, changes))?;
+            waiting::leave(home, &amendment).map(|()| amendment).map_err(Failure::from)
+        };
+        let first = call("lr=1e-3").expect("it is left");
+        assert!(left_text((&spec, &first), home, true).contains("this counts once the budget grows"));
+        let both = call("rounds=4000").expect("it joins the first");
+        let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
+        assert_eq!((both.number, both.changes), (1, changes));
+        let text = left_text((&spec, &both), home, false);
+        assert!(text.contains("  budget.rounds = 4000, inner.lr = 0.001\n"), "{text}");
+        assert_eq!(call("rounds=500").expect("the later value counts").changes.rounds, Some(500));
+        // The node was started, and ended before a record held it.
+        waiting::hand_in(home, &both).expect("written");
+        let refused = call("clip=0.5").expect_err("others may know it");
+        assert_eq!(refused.code, Code::Refused);
+        let why = refused.error.to_string();
+        assert!(why.contains("was handed in before this node ended") && why.contains("budget.rounds = 4000"), "{why}");
+        assert_eq!(waiting::read(home, Stage::HandedIn).expect("it is read"), Some(both), "nothing is written over it");
+    }
+
+    #[test]
+    fn nobody_else_amends_a_run_with_a_creator() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (spec, head, identity) = creators(10);
+        let spec = RunSpec { creator: Some(NodeId([9; 32])), ..spec };
+        let changes = of(&["lr=1e-3"]).expect("it parses");
+        let refused = beside((&spec, &head), &identity, folder.path(), (0, changes)).expect_err("it is another's run");
+        assert!(refused.error.to_string().contains("only the run's creator"), "{}", refused.error);
     }
 }

@@ -27,8 +27,8 @@ impl Driver {
                 Ok(Ok(CheckpointMade { path, seq, round, is_new })) => {
                     Answer::Checkpoint { path: path.display().to_string(), seq, round, is_new }
                 }
-                Ok(Err(NotMade { why, .. })) => Answer::Error { message: why },
-                Err(_) => Answer::Error { message: "the node is shutting down".into() },
+                Ok(Err(NotMade { why, code })) => Answer::failed(code, why),
+                Err(_) => Answer::refused("the node is shutting down"),
             };
             // The one that asked may have gone.
             let _ = reply.send(answer);

@@ -178,7 +178,8 @@ impl Driver {
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
         self.hand_over(Matter::Start).await?;
-        self.hand_in_kept().await?;
+        self.hand_in_kept();
+        self.feed(Input::Tick).await?;
         self.show_budget();
         for event in std::mem::take(&mut queues.early) {
             self.net_event(event).await?;

@@ -37,7 +37,7 @@ impl Driver {
                     self.later(Input::Revoke { revocation });
                     Answer::Revoked { subject }
                 }
-                Err(message) => Answer::Error { message },
+                Err(message) => Answer::refused(message),
             },
         };
         // The asker may have gone.
@@ -52,7 +52,7 @@ impl Driver {
             let members = net.status().await.members;
             let answer = match maker.make(&spec, (&net.addresses(), members), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
-                Err(message) => Answer::Error { message },
+                Err(message) => Answer::refused(message),
             };
             // The asker may have gone.
             let _ = reply.send(answer);
