@@ -114,8 +114,8 @@ fn beside(
         Ok(Beside::Joins(other)) => other.changes.then(&changes),
         _ => changes,
     };
-    if from > 0 && from <= head.round {
-        return Err(refused(format!("--from-round {from}: that round is over; give `--from-round next`")));
+    if let Some(why) = waiting::never(spec, head, from, &changes) {
+        return Err(Failure::message(Code::Usage, why));
     }
     let amendment = next_amendment(identity, spec, &head.next.settings, from, changes);
     amendment.check(spec, &head.next.settings).map_err(|why| refused(why.to_string()))?;
@@ -306,6 +306,23 @@ mod tests {
         let why = refused.error.to_string();
         assert!(why.contains("was handed in before this node ended") && why.contains("budget.rounds = 4000"), "{why}");
         assert_eq!(waiting::read(home, Stage::HandedIn).expect("it is read"), Some(both), "nothing is written over it");
+    }
+
+    #[test]
+    fn a_round_that_never_comes_is_wrong_usage_and_one_that_waits_gives_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ((spec, head, identity), home) = (creators(10), folder.path());
+        let call = |from, pair: &str| beside((&spec, &head), &identity, home, (from, of(&[pair]).expect("it parses")));
+        for (from, words) in [(10, "that round is over"), (101, "a round up to 100")] {
+            let refused = call(from, "lr=1e-4").expect_err(words);
+            assert_eq!(refused.code, Code::Usage);
+            assert!(refused.error.to_string().contains(words), "{}", refused.error);
+        }
+        let far = call(90, "lr=1e-4").expect("the run comes there");
+        waiting::hand_in(home, &far).expect("written");
+        let near = call(0, "clip=0.5").expect("it comes first");
+        assert_eq!((near.from, near.changes.lr, near.changes.clip), (0, None, Some(0.5)), "the other one is given up");
+        assert_eq!(call(90, "clip=0.5").expect_err("of one round").code, Code::Refused);
     }
 
     #[test]

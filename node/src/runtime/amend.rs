@@ -18,6 +18,13 @@ impl Driver {
         let left = waiting::read(&self.settings.home, Stage::Left).ok().flatten();
         let left = left.filter(|left| left.follows(&settings));
         let changes = left.map_or(change.changes, |left| left.changes.then(&change.changes));
+        if let Some(why) = waiting::never(&self.spec, head, change.from, &changes) {
+            return Answer::failed(Code::Usage, why);
+        }
+        if waiting::is_idle(&self.spec, head, &changes) {
+            let why = "the run is over, so that this would never be in force: add to its budget, too (rounds=...)";
+            return Answer::failed(Code::Usage, why);
+        }
         let amendment = self.settings.ticket.amend(&self.spec, &settings, change.from, changes);
         self.hand_in(amendment)
     }
@@ -60,8 +67,16 @@ impl Driver {
     fn not_amended(&self, why: &NotAmended) -> Answer {
         match why {
             NotAmended::Values(_) => Answer::failed(Code::Usage, why.to_string()),
+            NotAmended::OneAtATime => Answer::refused(self.one_waits().unwrap_or_else(|| why.to_string())),
             _ => Answer::refused(why.to_string()),
         }
+    }
+
+    /// The words for an amendment while another one waits.
+    fn one_waits(&self) -> Option<String> {
+        let proposals = self.engine.proposals();
+        let (head, (_, other, _)) = (self.engine.head()?, proposals.first()?);
+        Some(waiting::in_the_way((&self.spec, head), other, &self.settings.home, true))
     }
 
     /// Hands in the amendment that the folder holds: one that was left there while the node did not run, or one that no
