@@ -22,6 +22,14 @@ use std::str::FromStr;
 const KEYS: &str =
     "rounds, tokens, lr, lr_final, warmup_steps, weight_decay, clip, minority, grace_s, patience_s, share";
 
+/// The sections of the run file and the keys in them that may change.
+const MAY: &[(&str, &[&str])] = &[
+    ("budget", &["rounds", "tokens"]),
+    ("inner", &["lr", "lr_final", "warmup_steps", "weight_decay", "clip"]),
+    ("partition", &["minority", "grace_s"]),
+    ("join", &["patience_s", "share"]),
+];
+
 /// Keys, or sections of the run file, that never change in a run, and why; of two rows that fit the first one counts.
 const FIXED: &[(&[&str], &str)] = &[
     (&["beginning"], "the run's first record has the state that it names"),
@@ -161,7 +169,11 @@ fn changes(pairs: &[String]) -> Result<Changes, String> {
             return Err(format!("{pair}: give KEY=VALUE, such as rounds=4000; the keys are {KEYS}"));
         };
         let (key, value) = (key.trim(), value.trim());
-        let short = key.rsplit_once('.').map_or(key, |(_, short)| short);
+        let (section, short) = key.rsplit_once('.').map_or((None, key), |(section, short)| (Some(section), short));
+        let is_of = |table: &str| section.is_none_or(|section| section == table);
+        if !MAY.iter().any(|(table, keys)| is_of(table) && keys.contains(&short)) {
+            return Err(fixed(key, short));
+        }
         if named.contains(&short) {
             return Err(format!("{key} is named twice"));
         }
@@ -175,7 +187,7 @@ fn set(changes: &mut Changes, key: &str, short: &str, value: &str) -> Result<(),
     match short {
         "rounds" => changes.rounds = Some(parsed(key, value, "a whole number")?),
         "tokens" => changes.tokens = Some(parsed(key, value, "a whole number")?),
-        "lr" if !key.starts_with("outer") => changes.lr = Some(number(key, value)?),
+        "lr" => changes.lr = Some(number(key, value)?),
         "lr_final" => changes.lr_final = Some(number(key, value)?),
         "warmup_steps" => changes.warmup_steps = Some(parsed(key, value, "a whole number")?),
         "weight_decay" => changes.weight_decay = Some(number(key, value)?),
@@ -210,6 +222,11 @@ fn fixed(key: &str, short: &str) -> String {
         return format!(
             "{key} is each node's own, and not the run's: set it in the node file, and start the node again"
         );
+    }
+    // Two keys of the run file have the name `lr`.
+    let meant = MAY.iter().find(|(_, keys)| keys.contains(&short) && key != "outer.lr");
+    if let Some((section, _)) = meant {
+        return format!("{key}: no such key; did you mean {section}.{short}?");
     }
     let section = key.split_once('.').map_or(key, |(section, _)| section);
     match FIXED.iter().find(|(keys, _)| keys.contains(&short) || keys.contains(&section)) {
@@ -255,6 +272,13 @@ mod tests {
         for (pair, words) in [
             ("validate_every=3", "node file"),
             ("colour=red", "no such key"),
+            ("outer.clip=0.5", "no such key; did you mean inner.clip?"),
+            ("sync.lr=1", "no such key; did you mean inner.lr?"),
+            ("data.share=10", "no such key; did you mean join.share?"),
+            ("model.rounds=9", "no such key; did you mean budget.rounds?"),
+            ("nonsense.clip=0.5", "no such key; did you mean inner.clip?"),
+            ("run.inner.clip=0.5", "no such key; did you mean inner.clip?"),
+            (".rounds=9", "no such key; did you mean budget.rounds?"),
             ("rounds", "KEY=VALUE"),
             ("rounds=many", "not a whole number"),
             ("grace_s=99999999", "too many"),
