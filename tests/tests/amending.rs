@@ -44,7 +44,7 @@ fn a_quorums_operators_amend_a_run_and_a_node_that_was_away_goes_by_it() {
     assert_eq!(fixed.code, Some(2), "{}", fixed.stderr);
     assert!(fixed.stderr.contains("cannot change in a run"), "{}", fixed.stderr);
     let wrong = starling(&flock, "change", "node-0", &["lr=0"]);
-    assert_eq!(wrong.code, Some(1), "{}", wrong.stderr);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     let asked = starling(&flock, "change", "node-0", &["lr=0.0001", "clip=0.5"]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
     let id = asked.stdout.split(['(', ')']).nth(1).expect("an id").to_owned();

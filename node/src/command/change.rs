@@ -126,7 +126,7 @@ fn beside(
         return Err(Failure::message(Code::Usage, why));
     }
     let amendment = next_amendment(identity, spec, &head.next.settings, from, changes);
-    amendment.check(spec, &head.next.settings).map_err(|why| refused(why.to_string()))?;
+    amendment.check(spec, &head.next.settings).map_err(|why| Failure::message(waiting::code(&why), why))?;
     if !amendment.is_authorised(&Ed25519Verifier, spec, &spec.digest()) {
         return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
     }
@@ -337,8 +337,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let ((spec, head, identity), home) = (creators(10), folder.path());
         let call = |from, pair: &str| beside((&spec, &head), &identity, home, (from, of(&[pair]).expect("it parses")));
-        for (from, words) in [(10, "that round is over"), (101, "a round up to 100")] {
-            let refused = call(from, "lr=1e-4").expect_err(words);
+        let wrong = [
+            (10, "lr=1e-4", "that round is over"),
+            (101, "lr=1e-4", "a round up to 100"),
+            (0, "lr=0", "the run cannot have these terms"),
+            (0, "share=70", "the run cannot have these terms"),
+            (0, "grace_s=0", "the run cannot have these terms"),
+        ];
+        for (from, pair, words) in wrong {
+            let refused = call(from, pair).expect_err(words);
             assert_eq!(refused.code, Code::Usage);
             assert!(refused.error.to_string().contains(words), "{}", refused.error);
         }

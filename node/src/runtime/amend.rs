@@ -65,11 +65,8 @@ impl Driver {
 
     /// The refusal of an amendment, in the words of this node.
     fn not_amended(&self, why: &NotAmended) -> Answer {
-        match why {
-            NotAmended::Values(_) => Answer::failed(Code::Usage, why.to_string()),
-            NotAmended::OneAtATime => Answer::refused(self.one_waits().unwrap_or_else(|| why.to_string())),
-            _ => Answer::refused(why.to_string()),
-        }
+        let other = if *why == NotAmended::OneAtATime { self.one_waits() } else { None };
+        Answer::failed(waiting::code(why), other.unwrap_or_else(|| why.to_string()))
     }
 
     /// The words for an amendment while another one waits.

@@ -5,6 +5,7 @@
 //! contradict it.
 
 use super::kept;
+use crate::exit::Code;
 use anyhow::Context;
 use starling_protocol::Digest;
 use starling_protocol::amendment::{Amendment, Changes, NotAmended};
@@ -160,6 +161,14 @@ pub fn in_the_way((spec, head): (&RunSpec, &Record), other: &Amendment, home: &P
             "{told} was handed in before this node ended, and another one would contradict it: start the node \
              (`starling train --home {home}`), and change the rest once `starling status` shows it as in force"
         )
+    }
+}
+
+/// The exit code of a command whose amendment is refused: terms that no run may have are wrong usage.
+pub fn code(why: &NotAmended) -> Code {
+    match why {
+        NotAmended::Values(_) | NotAmended::Empty => Code::Usage,
+        _ => Code::Refused,
     }
 }
 

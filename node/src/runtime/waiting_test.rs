@@ -117,6 +117,13 @@ fn what_the_folder_holds_is_handed_in_once_when_it_can_count() {
 }
 
 #[test]
+fn terms_that_no_run_may_have_are_wrong_usage() {
+    assert_eq!(code(&NotAmended::Values("inner.lr = 0".into())), Code::Usage);
+    let refused = [NotAmended::NotCreators, NotAmended::OneAtATime, NotAmended::NotNext { number: 1, next: 2 }];
+    assert_eq!(refused.each_ref().map(code), [Code::Refused; 3]);
+}
+
+#[test]
 fn a_file_is_whole_or_told_of() {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path();
