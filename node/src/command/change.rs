@@ -76,21 +76,30 @@ pub fn agree(args: &AgreeArgs) -> Result<ExitCode, Failure> {
 
 fn tell(home: &Path, question: Question) -> Result<ExitCode, Failure> {
     match ask(home, question).map_err(|e| Failure::new(Code::Refused, e))? {
-        Answer::Amendment { id, number, agreed_by_all } => {
-            terminal::put(&if agreed_by_all {
-                format!("amendment {number} ({id}): in force from the round after the record that holds it\n")
-            } else {
-                let begins: String = id.chars().take(16).collect();
-                format!(
-                    "amendment {number} ({id}): in force once a quorum's operators agree, each on its own node with\n  \
-                     starling agree {begins} --home DIR\n"
-                )
-            });
+        Answer::Amendment { id, number, agreed_by_all, instead_of } => {
+            let in_force = in_force(&id, agreed_by_all);
+            terminal::put(&format!("amendment {number} ({id}): {in_force}\n{}", instead(instead_of.as_deref())));
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
+}
+
+/// When an amendment is in force.
+fn in_force(id: &str, agreed_by_all: bool) -> String {
+    if agreed_by_all {
+        return "in force from the round after the record that holds it".to_owned();
+    }
+    let begins: String = id.chars().take(16).collect();
+    format!(
+        "in force once a quorum's operators agree, each on its own node with\n  starling agree {begins} --home DIR"
+    )
+}
+
+/// A line on the amendment whose place another one takes on this node.
+fn instead(of: Option<&str>) -> String {
+    of.map_or(String::new(), |of| format!("this takes the place of amendment {of} here\n"))
 }
 
 /// Leaves the amendment of a run in the folder of its node, which does not run.
@@ -101,20 +110,22 @@ fn leave(home: &Path, changes: Changes, from: u64) -> Result<ExitCode, Failure> 
     let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
     let head = store.head().ok_or_else(|| refused("the node has no record of the run yet: start it first".into()))?;
     let identity = identity::load(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
-    let amendment = beside((&spec, &head), &identity, home, (from, changes))?;
+    let (amendment, instead_of) = beside((&spec, &head), &identity, home, (from, changes))?;
     waiting::leave(home, &amendment)?;
+    let instead_of = instead_of.map(|other| other.name(&spec.digest()).to_string());
     let is_idle = waiting::is_idle(&spec, &head, &amendment.changes);
-    terminal::put(&left_text((&spec, &amendment), home, is_idle));
+    terminal::put(&(left_text((&spec, &amendment), home, is_idle) + &instead(instead_of.as_deref())));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The next amendment, with the changes of one that waits in the folder and that nobody else knows.
+/// The next amendment, with the changes of one that waits in the folder and that nobody else knows; and the one whose
+/// place it takes, if it takes one's.
 fn beside(
     (spec, head): (&RunSpec, &Record),
     identity: &Identity,
     home: &Path,
     (from, changes): (u64, Changes),
-) -> Result<Amendment, Failure> {
+) -> Result<(Amendment, Option<Amendment>), Failure> {
     let refused = |why: String| Failure::message(Code::Refused, why);
     let waits = (waiting::read(home, Stage::Left)?, waiting::read(home, Stage::HandedIn)?);
     let beside = waiting::beside((spec, head), waits, from);
@@ -131,20 +142,24 @@ fn beside(
         return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
     }
     match beside {
-        Ok(_) => Ok(amendment),
+        Ok(Beside::Instead(other)) => Ok((amendment, Some(other))),
+        Ok(Beside::Alone | Beside::Joins(_)) => Ok((amendment, None)),
         Err(other) => Err(refused(waiting::in_the_way((spec, head), &other, home, false))),
     }
 }
 
 /// What becomes of an amendment that was left for the node's next start.
 fn left_text((spec, amendment): (&RunSpec, &Amendment), home: &Path, is_idle: bool) -> String {
-    let (id, file, home) = (amendment.name(&spec.digest()), Stage::Left.file(home), home.display());
+    let (id, file, home) = (amendment.name(&spec.digest()).to_string(), Stage::Left.file(home), home.display());
     let mut text = format!(
         "amendment {} ({id}) is in {}: the node's next start hands it in (`starling train --home {home}`)\n  {}\n",
         amendment.number,
         file.display(),
         waiting::listed(&amendment.changes)
     );
+    if spec.creator.is_none() {
+        text += &format!("after that it is {}\n", in_force(&id, false));
+    }
     if is_idle {
         text += "the run is over: this counts once the budget grows, too (`starling change rounds=... --home DIR`)\n";
     }
@@ -242,127 +257,5 @@ fn fixed(key: &str, short: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use starling_protocol::{Digest, NodeId, sample};
-
-    fn of(pairs: &[&str]) -> Result<Changes, String> {
-        changes(&pairs.iter().map(|pair| (*pair).to_owned()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn keys_are_those_of_the_run_file_with_their_section_or_without() {
-        let asked = of(&["rounds=4000", "inner.lr=1e-3", "grace_s=20", "partition.minority=wait"]);
-        let minority = Some(Minority::Wait);
-        let changes =
-            Changes { rounds: Some(4_000), lr: Some(1e-3), grace_ms: Some(20_000), minority, ..Changes::default() };
-        assert_eq!(asked, Ok(changes));
-    }
-
-    #[test]
-    fn what_cannot_change_is_refused_with_the_reason_and_the_way_out() {
-        let from = ["data.sources", "codec", "sync.engine", "outer.lr", "admission.mode", "seed", "model.seq_len"];
-        // A run that begins from a model has its sizes and its tokenizer.
-        let anew = ["model.layers", "layers", "model.norm_eps", "data.tokenizer"];
-        let from = from.map(|key| (key, "--from CHECKPOINT"));
-        for (key, way) in from.into_iter().chain(anew.map(|key| (key, "starling new"))) {
-            let why = of(&[&format!("{key}=1")]).expect_err(key);
-            assert!(why.contains("cannot change") && why.contains(way), "{why}");
-        }
-        for (pair, words) in [
-            ("validate_every=3", "node file"),
-            ("colour=red", "no such key"),
-            ("outer.clip=0.5", "no such key; did you mean inner.clip?"),
-            ("sync.lr=1", "no such key; did you mean inner.lr?"),
-            ("data.share=10", "no such key; did you mean join.share?"),
-            ("model.rounds=9", "no such key; did you mean budget.rounds?"),
-            ("nonsense.clip=0.5", "no such key; did you mean inner.clip?"),
-            ("run.inner.clip=0.5", "no such key; did you mean inner.clip?"),
-            (".rounds=9", "no such key; did you mean budget.rounds?"),
-            ("rounds", "KEY=VALUE"),
-            ("rounds=many", "not a whole number"),
-            ("grace_s=99999999", "too many"),
-            ("minority=stay", "fork, wait or halt"),
-            ("lr=nan", "not a number"),
-        ] {
-            let why = of(&[pair]).expect_err(pair);
-            assert!(why.contains(words), "{why}");
-        }
-        assert!(of(&["rounds=1", "budget.rounds=2"]).expect_err("twice").contains("twice"));
-    }
-
-    #[test]
-    fn a_round_is_a_number_or_the_next() {
-        assert_eq!((from_round("next").ok(), from_round("12").ok()), (Some(0), Some(12)));
-        assert!(from_round("0").is_err() && from_round("soon").is_err());
-    }
-
-    /// A run of 100 rounds whose creator is this node, after so many.
-    fn creators(round: u64) -> (RunSpec, Record, Identity) {
-        let identity = Identity::generate().expect("a key");
-        let spec = RunSpec { creator: Some(identity.node_id()), ..sample::spec() };
-        let voters = sample::voters([identity.node_id()], 1, 0, 240);
-        let record = Record { round, ..sample::genesis(&spec, Digest([1; 32]), Digest([2; 32]), voters) };
-        (spec, record, identity)
-    }
-
-    #[test]
-    fn two_calls_at_rest_make_one_amendment_until_it_is_handed_in() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let ((spec, head, identity), home) = (creators(100), folder.path());
-        let call = |pair: &str| {
-            let changes = of(&[pair]).expect("it parses");
-            let amendment = beside((&spec, &head), &identity, home, (0, changes))?;
-            waiting::leave(home, &amendment).map(|()| amendment).map_err(Failure::from)
-        };
-        let first = call("lr=1e-3").expect("it is left");
-        assert!(left_text((&spec, &first), home, true).contains("this counts once the budget grows"));
-        let both = call("rounds=4000").expect("it joins the first");
-        let changes = Changes { rounds: Some(4_000), lr: Some(1e-3), ..Changes::default() };
-        assert_eq!((both.number, both.changes), (1, changes));
-        let text = left_text((&spec, &both), home, false);
-        assert!(text.contains("  budget.rounds = 4000, inner.lr = 0.001\n"), "{text}");
-        assert_eq!(call("rounds=500").expect("the later value counts").changes.rounds, Some(500));
-        // The node was started, and ended before a record held it.
-        waiting::hand_in(home, &both).expect("written");
-        let refused = call("clip=0.5").expect_err("others may know it");
-        assert_eq!(refused.code, Code::Refused);
-        let why = refused.error.to_string();
-        assert!(why.contains("was handed in before this node ended") && why.contains("budget.rounds = 4000"), "{why}");
-        assert_eq!(waiting::read(home, Stage::HandedIn).expect("it is read"), Some(both), "nothing is written over it");
-    }
-
-    #[test]
-    fn a_round_that_never_comes_is_wrong_usage_and_one_that_waits_gives_way() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let ((spec, head, identity), home) = (creators(10), folder.path());
-        let call = |from, pair: &str| beside((&spec, &head), &identity, home, (from, of(&[pair]).expect("it parses")));
-        let wrong = [
-            (10, "lr=1e-4", "that round is over"),
-            (101, "lr=1e-4", "a round up to 100"),
-            (0, "lr=0", "the run cannot have these terms"),
-            (0, "share=70", "the run cannot have these terms"),
-            (0, "grace_s=0", "the run cannot have these terms"),
-        ];
-        for (from, pair, words) in wrong {
-            let refused = call(from, pair).expect_err(words);
-            assert_eq!(refused.code, Code::Usage);
-            assert!(refused.error.to_string().contains(words), "{}", refused.error);
-        }
-        let far = call(90, "lr=1e-4").expect("the run comes there");
-        waiting::hand_in(home, &far).expect("written");
-        let near = call(0, "clip=0.5").expect("it comes first");
-        assert_eq!((near.from, near.changes.lr, near.changes.clip), (0, None, Some(0.5)), "the other one is given up");
-        assert_eq!(call(90, "clip=0.5").expect_err("of one round").code, Code::Refused);
-    }
-
-    #[test]
-    fn nobody_else_amends_a_run_with_a_creator() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (spec, head, identity) = creators(10);
-        let spec = RunSpec { creator: Some(NodeId([9; 32])), ..spec };
-        let changes = of(&["lr=1e-3"]).expect("it parses");
-        let refused = beside((&spec, &head), &identity, folder.path(), (0, changes)).expect_err("it is another's run");
-        assert!(refused.error.to_string().contains("only the run's creator"), "{}", refused.error);
-    }
-}
+#[path = "change_test.rs"]
+mod tests;

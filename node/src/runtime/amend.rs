@@ -54,10 +54,12 @@ impl Driver {
             let why = starling_words::of_chain(failure.error.chain());
             return Answer::failed(failure.code, format!("the amendment was not handed in: {why}"));
         }
+        let (name, proposals) = (amendment.name(&self.run), self.engine.proposals());
         let answer = Answer::Amendment {
-            id: amendment.name(&self.run).to_string(),
+            id: name.to_string(),
             number: amendment.number,
             agreed_by_all: self.spec.creator.is_some(),
+            instead_of: waiting::agreed_before(&proposals, &name).map(|before| before.to_string()),
         };
         self.later(Input::Amend { amendment });
         answer

@@ -164,6 +164,11 @@ pub fn in_the_way((spec, head): (&RunSpec, &Record), other: &Amendment, home: &P
     }
 }
 
+/// The amendment to which this node's operator agrees, of those that the engine knows, if it is another than this one.
+pub fn agreed_before<'a>(proposals: &'a [(Digest, Amendment, bool)], name: &Digest) -> Option<&'a Digest> {
+    proposals.iter().find(|(known, _, agreed)| *agreed && known != name).map(|(known, ..)| known)
+}
+
 /// The exit code of a command whose amendment is refused: terms that no run may have are wrong usage.
 pub fn code(why: &NotAmended) -> Code {
     match why {

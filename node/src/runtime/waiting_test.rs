@@ -124,6 +124,17 @@ fn terms_that_no_run_may_have_are_wrong_usage() {
 }
 
 #[test]
+fn an_operator_agrees_to_one_amendment_at_a_time() {
+    let row = |changes, agreed| (next(0, changes).name(&Digest([5; 32])), next(0, changes), agreed);
+    let (others, own) = (row(rate(), false), row(rounds(200), true));
+    let (own_name, other_name) = (own.0, others.0);
+    let known = [others, own];
+    assert_eq!(agreed_before(&known, &other_name), Some(&own_name));
+    assert_eq!(agreed_before(&known, &own_name), None);
+    assert_eq!(agreed_before(&known[..1], &own_name), None, "nobody here agrees to it");
+}
+
+#[test]
 fn a_file_is_whole_or_told_of() {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path();

@@ -88,6 +88,9 @@ pub enum Answer {
         id: String,
         number: u32,
         agreed_by_all: bool,
+        /// The one to which this node's operator agreed before, and does not any more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instead_of: Option<String>,
     },
     Checkpoint {
         path: String,
