@@ -59,11 +59,11 @@ impl Driver {
         format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it")
     }
 
-    /// Writes the model that the run ends with. Peers are answered meanwhile.
+    /// Writes the model that the run ends with. Peers are answered meanwhile. Returns why it was not written, if so.
     ///
     /// # Errors
-    /// It was not written.
-    pub(super) async fn final_checkpoint(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+    /// A part of the node has failed.
+    pub(super) async fn final_checkpoint(&mut self, queues: &mut Queues) -> Result<Option<Failure>, Failure> {
         self.ledger(Job::Checkpoint { purpose: CheckpointPurpose::Budget, asked: None }).await?;
         let mut alarm = Alarm::default();
         loop {
@@ -72,7 +72,7 @@ impl Driver {
                     Some(LedgerReply::Checkpoint { purpose: purpose @ CheckpointPurpose::Budget, outcome }) => {
                         let failed = outcome.as_ref().err().map(not_written);
                         self.show_checkpoint(purpose, outcome);
-                        return failed.map_or(Ok(()), Err);
+                        return Ok(failed);
                     }
                     Some(other) => self.ledger_done(other).await?,
                     None => {

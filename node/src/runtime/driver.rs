@@ -28,6 +28,7 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -207,8 +208,7 @@ impl Driver {
                 self.look_around();
             }
             // An amendment may add to the budget while the others get the last record.
-            let failed = self.end_of_run(queues).await.err();
-            if self.finish.is_some() || failed.is_some() {
+            if let ControlFlow::Break(failed) = self.end_of_run(queues).await {
                 return Ok(failed);
             }
         }
