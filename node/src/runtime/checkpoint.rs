@@ -59,7 +59,8 @@ impl Driver {
         format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it")
     }
 
-    /// Writes the model that the run ends with. Peers are answered meanwhile. Returns why it was not written, if so.
+    /// Writes the model that the run ends with. Peers and people are answered meanwhile. Returns why it was not written,
+    /// if so.
     ///
     /// # Errors
     /// A part of the node has failed.
@@ -87,6 +88,12 @@ impl Driver {
                     // The trainer has to be free if an amendment brings another round.
                     other => self.trainer_event(other).await?,
                 },
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                // A run that is over is lengthened just now.
+                Some(asked) = queues.questions.recv() => {
+                    self.answer(asked).await?;
+                    self.feed(Input::Tick).await?;
+                }
                 () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
         }
