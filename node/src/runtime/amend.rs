@@ -79,8 +79,9 @@ impl Driver {
     }
 
     /// Hands in the amendment that the folder holds: one that was left there while the node did not run, or one that no
-    /// record held yet when the node ended. A run that is over goes on by it. A file of no use goes.
-    pub(super) fn hand_in_kept(&mut self) {
+    /// record held yet when the node ended. A run that is over goes on by it. A file of no use goes; one that cannot be
+    /// read is told of at the start.
+    pub(super) fn hand_in_kept(&mut self, starts: bool) {
         for stage in [Stage::Left, Stage::HandedIn] {
             match waiting::read(&self.settings.home, stage) {
                 Ok(None) => {}
@@ -89,7 +90,8 @@ impl Driver {
                         return;
                     }
                 }
-                Err(error) => tracing::warn!("{}", starling_words::of_chain(error.chain())),
+                Err(error) if starts => tracing::warn!("{}", starling_words::of_chain(error.chain())),
+                Err(_) => {}
             }
         }
     }

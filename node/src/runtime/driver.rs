@@ -179,7 +179,7 @@ impl Driver {
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
         self.hand_over(Matter::Start).await?;
-        self.hand_in_kept();
+        self.hand_in_kept(true);
         self.feed(Input::Tick).await?;
         self.show_budget();
         for event in std::mem::take(&mut queues.early) {
