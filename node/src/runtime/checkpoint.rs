@@ -90,10 +90,7 @@ impl Driver {
                 },
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 // A run that is over is lengthened just now.
-                Some(asked) = queues.questions.recv() => {
-                    self.answer(asked).await?;
-                    self.feed(Input::Tick).await?;
-                }
+                Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
         }

@@ -194,11 +194,7 @@ impl Driver {
                     Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                     Some(result) = queues.results.recv() => self.result(result).await?,
                     Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                    Some(asked) = queues.questions.recv() => {
-                        // A tick first: the engine's view is as old as its last input.
-                        self.feed(Input::Tick).await?;
-                        self.answer(asked).await?;
-                    }
+                    Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                     () = alarm.rings(self.wake_at()) => {
                         self.show_lasting_wait();
                         self.feed(Input::Tick).await?;

@@ -105,10 +105,7 @@ impl Driver {
                 Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                 Some(result) = queues.results.recv() => self.result(result).await?,
-                Some(asked) = queues.questions.recv() => {
-                    self.answer(asked).await?;
-                    self.feed(Input::Tick).await?;
-                }
+                Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 Some(happened) = queues.trainer_events.recv() => {
                     validating &= !matches!(happened, TrainerEvent::Validated { .. });
                     self.trainer_event(happened).await?;

@@ -20,8 +20,15 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 impl Driver {
-    /// Answers a question of the status socket, or has it answered later.
-    pub(super) async fn answer(&mut self, (question, reply): Asked) -> Result<(), Failure> {
+    /// Answers a question of the status socket, or has it answered later, and does what follows from the answer.
+    pub(super) async fn answer(&mut self, asked: Asked) -> Result<(), Failure> {
+        // A tick first: the engine's view is as old as its last input.
+        self.feed(Input::Tick).await?;
+        self.reply_to(asked).await?;
+        self.feed(Input::Tick).await
+    }
+
+    async fn reply_to(&mut self, (question, reply): Asked) -> Result<(), Failure> {
         let answer = match question {
             Question::Checkpoint => return self.checkpoint_for(reply).await,
             Question::Status => Answer::Status(Box::new(self.status())),
