@@ -1,13 +1,13 @@
 //! Amendments that the operator hands in (`starling change`, `starling agree`), and the terms in force.
 
+use super::amended::{self, texts};
 use super::driver::Driver;
 use super::waiting::{self, Fate, Stage};
 use crate::exit::{Code, Failure};
 use crate::watch::status::{AmendedStatus, Answer, Change, ProposalStatus};
 use starling_protocol::Digest;
-use starling_protocol::amendment::{Amendment, Changes, NotAmended};
+use starling_protocol::amendment::{Amendment, NotAmended};
 use starling_protocol::engine::io::Input;
-use std::collections::BTreeMap;
 
 impl Driver {
     /// Makes the next amendment of the run, and hands it in.
@@ -134,12 +134,7 @@ impl Driver {
 
     /// The amendments that are in force, if there are any.
     pub(super) fn amended_status(&self) -> Option<AmendedStatus> {
-        let settings = self.engine.head()?.next.settings;
-        (settings.amendments > 0).then(|| AmendedStatus {
-            number: settings.amendments,
-            id: settings.newest.to_string(),
-            changes: texts(&settings.changes),
-        })
+        amended::of(&self.engine.head()?.next.settings)
     }
 
     /// Amendments that no record holds yet.
@@ -154,9 +149,4 @@ impl Driver {
         };
         self.engine.proposals().into_iter().map(row).collect()
     }
-}
-
-/// Changed values by their keys.
-fn texts(changes: &Changes) -> BTreeMap<String, String> {
-    changes.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

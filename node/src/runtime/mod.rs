@@ -4,6 +4,7 @@ mod afresh;
 mod again;
 mod alarm;
 mod amend;
+mod amended;
 mod arrival;
 mod background;
 mod beginning;
