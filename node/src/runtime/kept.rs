@@ -1,5 +1,4 @@
-//! Small files in the node's folder, of which its next start reads. Only their owner may read them: they may hold a
-//! ticket.
+//! Small files in the node's folder for its next start. Only their owner may read them: they may hold a ticket.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
