@@ -92,9 +92,7 @@ fn in_force(id: &str, agreed_by_all: bool) -> String {
         return "in force from the round after the record that holds it".to_owned();
     }
     let begins: String = id.chars().take(16).collect();
-    format!(
-        "in force once a quorum's operators agree, each on its own node with\n  starling agree {begins} --home DIR"
-    )
+    format!("in force once a quorum's operators agree, each on its own node with\n  starling agree {begins} --home DIR")
 }
 
 /// A line on the amendment whose place another one takes on this node.

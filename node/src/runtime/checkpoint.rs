@@ -59,8 +59,8 @@ impl Driver {
         format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it")
     }
 
-    /// Writes the model that the run ends with. Peers and people are answered meanwhile. Returns why it was not written,
-    /// if so.
+    /// Writes the model that the run ends with. Peers and people are answered meanwhile. Returns the failure if it was
+    /// not written.
     ///
     /// # Errors
     /// A part of the node has failed.
@@ -89,7 +89,7 @@ impl Driver {
                     other => self.trainer_event(other).await?,
                 },
                 Some(result) = queues.results.recv() => self.result(result).await?,
-                // A run that is over is lengthened just now.
+                // An operator may lengthen the run just now.
                 Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
