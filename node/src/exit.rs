@@ -65,8 +65,12 @@ impl Code {
     }
 
     fn of_store(error: &StoreError) -> Self {
-        let code = error.exit_code();
-        Self::ALL.into_iter().find(|known| *known as u8 == code).unwrap_or(Self::Refused)
+        Self::numbered(error.exit_code()).unwrap_or(Self::Refused)
+    }
+
+    /// The code of this number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == number)
     }
 
     /// Problems with the text are for the user to solve.

@@ -45,7 +45,7 @@ fn now(home: &Path) -> Result<(), Failure> {
     let (path, round, is_new) = if is_running(home) {
         match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
             Answer::Checkpoint { path, round, is_new, .. } => (PathBuf::from(path), round, is_new),
-            Answer::Error { message } => {
+            Answer::Error { message, .. } => {
                 let why = format!("the node in {} wrote no checkpoint: {message}", home.display());
                 return Err(Failure::message(Code::Refused, why));
             }

@@ -195,7 +195,7 @@ pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
 fn of_running(home: &Path) -> Result<Trained, Failure> {
     match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Checkpoint { path, .. } => Trained::of_checkpoint(Path::new(&path)),
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, .. } => Err(Failure::message(Code::Refused, message)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }

@@ -4,6 +4,7 @@ mod afresh;
 mod again;
 mod alarm;
 mod amend;
+mod amended;
 mod arrival;
 mod background;
 mod beginning;
@@ -69,9 +70,9 @@ mod training;
 mod undurable;
 mod variant;
 mod view;
+pub mod waiting;
 mod weights;
 
-pub use amend::AMENDMENT_FILE;
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
 pub use ledger::{store_failure, stored};

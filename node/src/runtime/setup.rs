@@ -158,6 +158,13 @@ async fn run(
     let admission = origin.admission(&spec, &identity.node_id())?;
     let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &home, &spec, &spec_bytes)?;
+    // By amendments the budget may be another one than that of the run file.
+    let disk_bytes = match store.head().map(|head| head.next.settings) {
+        Some(settings) if settings.amendments > 0 => {
+            disk::check(&settings.in_force(&spec), &node, &home, args.null_trainer.is_none())?
+        }
+        _ => disk_bytes,
+    };
     keep_start(args, &node, &home, &bootstrap, &origin);
     bootstrap.extend(origin.ticket.iter().flat_map(|ticket| ticket.addresses.iter().cloned()));
     screen.fly(&spec.name, spec.budget.rounds, spec.budget.tokens);

@@ -90,6 +90,23 @@ fn a_member_that_hears_of_an_amendment_states_it_and_refuses_what_nobody_may_ame
     assert_eq!(refusals(&other.say(9, &Message::Amend(stranger))), [&Refusal::Stale]);
 }
 
+/// The creator may hand in another one at its node's next start, which knows of none (`starling change`).
+#[test]
+fn an_amendment_that_waits_for_its_round_gives_way_to_one_that_is_due() {
+    let mut bench = Bench::flock(3);
+    let clip = Changes { clip: Some(0.5), ..Changes::default() };
+    let far = Amendment::next(&bench.record().next.settings, 50, clip).sign(&Key(id(CREATOR)), &bench.spec.digest());
+    let due = signed_by(&bench, CREATOR, slower());
+    bench.say(2, &Message::Amend(far));
+    assert_eq!(bench.engine.check_amendment(&due), Err(NotAmended::OneAtATime), "a node that knows of it waits");
+    bench.say(2, &Message::Amend(due.clone()));
+    assert_eq!(bench.engine.proposals().len(), 2);
+    let record = commits(&bench.commit())[0].clone();
+    assert_eq!(record.amended, Some(due));
+    assert!(bench.engine.proposals().is_empty(), "the other one cannot be the next any more");
+    assert_eq!(bench.engine.in_force().inner.clip, bench.spec.inner.clip);
+}
+
 #[test]
 fn without_a_creator_each_operator_agrees_for_its_own_voter() {
     let mut bench = Bench::flock_of(RunSpec { creator: None, ..spec() }, &voters(3));
