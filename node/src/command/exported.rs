@@ -151,4 +151,18 @@ mod tests {
         assert!(refused("\"hidden_size\"", "\"width\"").contains("no configuration of a Llama model"));
         assert!(refused("\"head_dim\": 16", "\"head_dim\": 8").contains("plain Llama"));
     }
+
+    #[test]
+    fn a_model_with_numbers_of_another_kind_is_not_called_damaged() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("model");
+        export(&Trained::untrained(), &folder, false, None).expect("there is room");
+        let header = br#"{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#;
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+        std::fs::write(folder.join(MODEL_FILE), file).expect("written");
+        let failure = weights(&folder).err().expect("it is not read");
+        let said = failure.error.to_string();
+        assert!(failure.code == Code::ConfigMismatch && said.contains("float32"), "{said}");
+        assert!(said.contains(MODEL_FILE) && !said.contains("damaged"), "{said}");
+    }
 }
