@@ -65,8 +65,12 @@ impl Code {
     }
 
     fn of_store(error: &StoreError) -> Self {
-        let code = error.exit_code();
-        Self::ALL.into_iter().find(|known| *known as u8 == code).unwrap_or(Self::Refused)
+        Self::of_number(error.exit_code())
+    }
+
+    /// The code with this number; one that is not in the table is a refusal.
+    pub fn of_number(number: u8) -> Self {
+        Self::ALL.into_iter().find(|known| *known as u8 == number).unwrap_or(Self::Refused)
     }
 
     /// Problems with the text are for the user to solve.

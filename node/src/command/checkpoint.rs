@@ -45,10 +45,8 @@ fn now(home: &Path) -> Result<(), Failure> {
     let (path, round, is_new) = if is_running(home) {
         match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
             Answer::Checkpoint { path, round, is_new, .. } => (PathBuf::from(path), round, is_new),
-            Answer::Error { message } => {
-                let why = format!("the node in {} wrote no checkpoint: {message}", home.display());
-                return Err(Failure::message(Code::Refused, why));
-            }
+            Answer::NoCheckpoint { message, code } => return Err(not_written(home, Code::of_number(code), &message)),
+            Answer::Error { message } => return Err(not_written(home, Code::Refused, &message)),
             _ => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
         }
     } else {
@@ -57,6 +55,10 @@ fn now(home: &Path) -> Result<(), Failure> {
     let there = if is_new { "" } else { " (it was there already)" };
     terminal::put(&format!("checkpoint of round {round}: {}{there}\n", path.display()));
     Ok(())
+}
+
+fn not_written(home: &Path, code: Code, why: &str) -> Failure {
+    Failure::message(code, format!("the node in {} wrote no checkpoint: {why}", home.display()))
 }
 
 /// Writes a checkpoint of the state on the disk of a node at rest. Others stay, however many they are.
@@ -100,4 +102,34 @@ fn list(home: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::status::StatusServer;
+
+    /// What `checkpoint now` ends with if the node in its folder gives this answer.
+    fn answered(answer: Answer) -> Failure {
+        let home = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a thread");
+        let (_server, mut questions) = runtime.block_on(async { StatusServer::start(home.path()) }).expect("a socket");
+        runtime.spawn(async move {
+            while let Some((_, reply)) = questions.recv().await {
+                // The command asks once.
+                let _ = reply.send(answer.clone());
+            }
+        });
+        now(home.path()).expect_err("no checkpoint was written")
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_not_written_ends_the_command_with_the_code_of_the_reason() {
+        let full = answered(Answer::NoCheckpoint { message: "the disk is full".into(), code: Code::DiskFull as u8 });
+        assert_eq!(full.code, Code::DiskFull);
+        assert!(full.error.to_string().ends_with("wrote no checkpoint: the disk is full"), "{}", full.error);
+        assert_eq!(answered(Answer::NoCheckpoint { message: "newer".into(), code: 99 }).code, Code::Refused);
+        assert_eq!(answered(Answer::Error { message: "it ends".into() }).code, Code::Refused);
+    }
 }

@@ -81,6 +81,8 @@ pub enum Answer {
     /// An amendment was handed in. Its bytes are hex. Unless it is agreed by all, a quorum's operators have to agree.
     Amendment { id: String, number: u32, bytes: String, agreed_by_all: bool },
     Checkpoint { path: String, seq: u64, round: u64, is_new: bool },
+    /// No checkpoint was written, and the exit code of a command that needs one.
+    NoCheckpoint { message: String, code: u8 },
     Error { message: String },
 }
 
