@@ -1,5 +1,5 @@
-//! A table of wrong inputs, `wrong_inputs.txt`: each is answered at once, with its exit code, in words from which a
-//! person knows what is wrong, where, and what to do.
+//! A table of wrong inputs, `wrong_inputs.txt`: each is answered within a second, with its exit code, in words from which
+//! a person knows what is wrong, where, and what to do.
 
 use starling_tests::flock::built_binaries;
 use starling_tests::process::run_in;
@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 const TABLE: &str = include_str!("wrong_inputs.txt");
 /// Fewer rows would not cover what people do.
 const ROWS_MIN: usize = 80;
-/// An answer takes much less than a second; a call that takes so long hangs.
+/// An answer takes less than this.
+const SOON: Duration = Duration::from_secs(1);
+/// Calls of a row by itself, if it was slow beside others on a busy machine; the best one counts.
+const REPETITIONS: usize = 3;
+/// A call that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Calls at a time.
 const WORKERS: usize = 4;
@@ -151,8 +155,20 @@ fn answer(row: &Row, port: &str) -> (Result<(), String>, Duration) {
     }
 }
 
+/// The best time of a call that took `first`, and is repeated while it has taken too long.
+fn best(first: Duration, mut again: impl FnMut() -> Duration) -> Duration {
+    let mut best = first;
+    for _ in 0..REPETITIONS {
+        if best < SOON {
+            break;
+        }
+        best = best.min(again());
+    }
+    best
+}
+
 #[test]
-fn each_wrong_input_is_answered_in_plain_words() {
+fn each_wrong_input_is_answered_in_plain_words_and_soon() {
     let rows = rows(TABLE);
     assert!(rows.len() >= ROWS_MIN, "{} rows", rows.len());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -171,7 +187,11 @@ fn each_wrong_input_is_answered_in_plain_words() {
     let (mut wrong, mut times) = (Vec::new(), Vec::new());
     for (row, (answered, took)) in answers.into_inner().expect("no worker panicked") {
         times.push((took, row.say.as_str()));
-        if let Err(why) = answered {
+        let late = || {
+            let best = best(took, || answer(row, &port).1);
+            (best >= SOON).then(|| format!("it takes {:.2} s by itself", best.as_secs_f64()))
+        };
+        if let Some(why) = answered.err().or_else(late) {
             wrong.push(format!("starling {} {:?}\n  {why}", row.say, row.files));
         }
     }
@@ -181,6 +201,21 @@ fn each_wrong_input_is_answered_in_plain_words() {
         println!("{:.2} s: starling {say}", took.as_secs_f64());
     }
     assert!(wrong.is_empty(), "{} of {} answers:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+#[test]
+fn only_slow_calls_are_repeated_and_the_best_counts() {
+    let timed = |first: u64, later: [u64; REPETITIONS]| {
+        let mut calls = 0;
+        let best = best(Duration::from_millis(first), || {
+            calls += 1;
+            Duration::from_millis(later[calls - 1])
+        });
+        (best.as_millis(), calls)
+    };
+    assert_eq!(timed(999, [1; REPETITIONS]), (999, 0));
+    assert_eq!(timed(4000, [2000, 300, 100]), (300, 2));
+    assert_eq!(timed(4000, [2000, 1000, 5000]), (1000, 3));
 }
 
 /// Files that are there and that this user may not read.

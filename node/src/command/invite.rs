@@ -22,8 +22,6 @@ pub fn run(args: &InviteArgs) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
-        Answer::Status(_) | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
-            Err(Failure::message(Code::Refused, "the node answered another question: update it"))
-        }
+        _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }
