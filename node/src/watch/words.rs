@@ -3,7 +3,7 @@
 use super::event::Event;
 use super::figures::{about, bytes, seconds};
 use super::names::{Names, short};
-use starling_words::count;
+use starling_words::{count, is_obeyed};
 
 /// A wait for newcomers is worth a line of its own from this time on, in seconds.
 const LONG_WAIT_S: f64 = 1.0;
@@ -29,19 +29,12 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// One line without characters that move the cursor or the order of letters. Texts of peers are tamed where they
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c == '\n' {
-                ' '
-            } else if c.is_control() || turns(c) {
-                '?'
-            } else {
-                c
-            }
-        })
-        .collect()
+    let shown = |c| match c {
+        '\n' => ' ',
+        c if is_obeyed(c) => '?',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The reason for which this node waits, as a sentence without an end. `on` are the nodes that it waits for.
