@@ -4,6 +4,7 @@
 use rustix::fs::statvfs;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::run;
+use starling_tests::skips::skipped;
 use starling_tests::terminal::Terminal;
 use std::fs::File;
 use std::io::Write;
@@ -100,8 +101,7 @@ impl SmallDisk {
             Ok(output) => format!("cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim()),
             Err(e) => format!("cannot run mount: {e}"),
         };
-        // Unlike eprintln, this is not captured: a skipped test must not look like a passed one.
-        writeln!(std::io::stderr(), "SKIPPED: a checkpoint without room is not tested: {why}").expect("it is said");
+        skipped(format_args!("a checkpoint without room is not tested: {why}"));
         None
     }
 

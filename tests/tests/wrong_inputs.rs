@@ -1,8 +1,9 @@
-//! A table of wrong inputs, `wrong_inputs.txt`: each is answered within a second, with its exit code, in words from which
-//! a person knows what is wrong, where, and what to do.
+//! A table of wrong inputs, `wrong_inputs.txt`: each is answered within a second, with its exit code, in words from
+//! which a person knows what is wrong, where, and what to do.
 
 use starling_tests::flock::built_binaries;
 use starling_tests::process::run_in;
+use starling_tests::skips::skipped;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -222,8 +223,7 @@ fn only_slow_calls_are_repeated_and_the_best_counts() {
 #[test]
 fn files_without_permission_say_so() {
     if rustix::process::geteuid().is_root() {
-        println!("SKIPPED: root may read everything");
-        return;
+        return skipped("files without permission are not tested: root may read everything");
     }
     let folder = tempfile::tempdir().expect("a folder");
     for (name, flag) in [("locked.toml", "--run"), ("node.toml", "--config")] {
