@@ -4,10 +4,10 @@ use super::arrival::Arrival;
 use super::driver::Driver;
 use super::notice::{ids, seeking_text};
 use crate::watch::figures::{about, bytes};
-use crate::watch::pair::Pair;
+use crate::watch::pair::{Pair, Standing};
 use crate::watch::picture::Glance;
 use crate::watch::words;
-use starling_protocol::engine::{Hold, MemberView, View};
+use starling_protocol::engine::{Hold, MemberView, QuorumView, View};
 use starling_protocol::message::Phase;
 use starling_protocol::record::Role;
 use starling_protocol::{Digest, NodeId};
@@ -82,23 +82,30 @@ impl Driver {
         phase_sentence(view.phase, (others, view.others.len()), arrival)
     }
 
-    /// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
+    /// What becomes of a flock of two when one of them is lost, if both are here and this node is one of them.
     fn if_lost(&self, view: &View) -> Vec<String> {
-        let voters = || view.members.iter().filter(|member| member.role == Some(Role::Voter));
-        let other = voters().find(|voter| voter.id != self.me);
-        let votes = voters().any(|voter| voter.id == self.me);
-        let Some(other) = other.filter(|_| votes && view.quorum.voters == 2 && view.quorum.here == 2) else {
-            return Vec::new();
-        };
+        let Some((other, standing)) = one_of_two(view, &self.me) else { return Vec::new() };
         let partition = &self.engine.in_force().partition;
         let pair = Pair {
-            other: &self.screen.names().label(&other.id.to_string()),
-            senior: view.quorum.distinguished == Some(self.me),
+            other: &self.screen.names().label(&other.to_string()),
+            standing,
             policy: &partition.minority.to_string(),
             grace_s: f64::from(partition.grace_ms) / 1e3,
         };
         pair.parts()
     }
+}
+
+/// The other one of two that are both here, and the part of this node `me`.
+fn one_of_two(view: &View, me: &NodeId) -> Option<(NodeId, Standing)> {
+    let QuorumView { voters, here, distinguished, .. } = &view.quorum;
+    let votes = |member: &MemberView| member.role == Some(Role::Voter);
+    let mine = view.members.iter().find(|member| member.id == *me)?;
+    let standing = Standing::of((*voters, view.members.len()), votes(mine), *distinguished == Some(*me))?;
+    // Of two voters the other one is meant, however many learn.
+    let is_it = |member: &&MemberView| member.id != *me && member.connected && (*voters == 1 || votes(member));
+    let other = view.members.iter().find(is_it).filter(|_| here == voters)?;
+    Some((other.id, standing))
 }
 
 /// A round that is held back until newcomers can take part.
