@@ -12,7 +12,7 @@ use crate::watch::status::{
     QuorumStatus, Status, UnreachedStatus, ask, running_homes,
 };
 use crate::watch::terminal;
-use crate::watch::words::tame;
+use crate::watch::words::{STARTED_AGAIN, tame};
 use anyhow::Context;
 use starling_words::count;
 use std::collections::BTreeMap;
@@ -235,7 +235,7 @@ fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
         out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
         // It would be a quorum, if it had not been started again.
         if 2 * quorum.here == quorum.voters && quorum.distinguished.as_deref() == Some(me) {
-            out += "; it was started again, and decides nothing alone before another voter has answered";
+            out += &format!("; {STARTED_AGAIN}");
         }
     }
     if quorum.frozen {

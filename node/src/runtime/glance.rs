@@ -73,7 +73,8 @@ impl Driver {
             let on = list(&waiting.on);
             if view.quorum.quorum_lost.is_some() && !view.quorum.frozen {
                 let left = view.quorum.forks_in.map(|micros| micros as f64 / 1e6);
-                return words::cut_off(&self.engine.in_force().partition.minority.to_string(), &on, left);
+                let policy = self.engine.in_force().partition.minority.to_string();
+                return words::cut_off(&policy, &on, left, started_again(&view.quorum, &self.me, &on));
             }
             return words::waiting(&on, waiting.why);
         }
@@ -94,6 +95,12 @@ impl Driver {
         };
         pair.parts()
     }
+}
+
+/// Whether a node without a quorum would have one, had it not been started again: nobody is missing, or it and those that
+/// are in reach are half of the voters with the distinguished one.
+fn started_again(quorum: &QuorumView, me: &NodeId, missing: &str) -> bool {
+    missing.is_empty() || 2 * quorum.here == quorum.voters && quorum.distinguished == Some(*me)
 }
 
 /// The other one of two that are both here, and the part of this node `me`.
@@ -163,6 +170,15 @@ mod tests {
             "fetching the model from the flock (12.0 MiB of 24.0 MiB, about 40 s left); this node takes part once it is here"
         );
         assert!(phase_sentence(Phase::Joining, (0, 2), None).starts_with("has the model: takes part once"));
+    }
+
+    #[test]
+    fn a_node_that_was_started_again_is_known() {
+        let (me, other) = (NodeId([1; 32]), NodeId([2; 32]));
+        let quorum = |here, distinguished| QuorumView { voters: 2, here, distinguished, ..QuorumView::default() };
+        assert!(started_again(&quorum(1, Some(me)), &me, "1a2b3c4d"));
+        assert!(!started_again(&quorum(1, Some(other)), &me, "1a2b3c4d"), "it is cut off from the senior one");
+        assert!(started_again(&quorum(1, Some(other)), &me, ""), "nobody is missing");
     }
 
     #[test]

@@ -202,10 +202,16 @@ fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
     format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
-/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to.
-pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>) -> String {
+/// Why a node decides nothing that would be enough by itself.
+pub const STARTED_AGAIN: &str = "it was started again, and decides nothing alone before another voter has answered";
+
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to. Nobody may be missing where
+/// this node was `started_again`.
+pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>, started_again: bool) -> String {
     let next = without_quorum(policy, left_s.unwrap_or_default());
-    format!("too few voters are in reach to decide ({missing} missing): this node {next}")
+    let missing = if missing.is_empty() { String::new() } else { format!(" ({missing} missing)") };
+    let because = if started_again { format!("; {STARTED_AGAIN}") } else { String::new() };
+    format!("too few voters are in reach to decide{missing}: this node {next}{because}")
 }
 
 fn without_quorum(policy: &str, left_s: f64) -> String {
@@ -241,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_quorum_says_when_it_goes_on() {
-        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left);
+        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left, false);
         assert_eq!(
             said("fork", Some(47.6)),
             "too few voters are in reach to decide (1a2b3c4d (box) missing): this node goes on as a lineage of its own \
@@ -250,6 +256,11 @@ mod tests {
         assert!(said("fork", Some(0.0)).ends_with("of its own now, with all that are here"));
         assert!(said("wait", None).ends_with("waits for them"));
         assert!(said("halt", None).ends_with("until they are back"));
+        assert_eq!(
+            cut_off("fork", "", Some(47.6), true),
+            "too few voters are in reach to decide: this node goes on as a lineage of its own in 48 s; it was started \
+             again, and decides nothing alone before another voter has answered"
+        );
     }
 
     #[test]
