@@ -16,6 +16,9 @@ use std::path::Path;
 
 const CONFIG_FILE: &str = "config.json";
 const MODEL_FILE: &str = "model.safetensors";
+/// The longest sequences that a run takes from a model: other programs name what their positions can count, which may be
+/// more than a machine can train with. The run file may ask for more.
+const SEQ_LEN_MAX: u32 = 2048;
 /// Tensors of a layer.
 const OF_LAYER: usize = 9;
 
@@ -46,6 +49,12 @@ struct Config {
 pub fn is_exported(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     has(CONFIG_FILE) && has(MODEL_FILE) && !has("manifest.json")
+}
+
+/// The number of the model's parameters by its sizes; none if they cannot be read.
+pub fn parameters(folder: &Path) -> Option<u64> {
+    let config = folder.join(CONFIG_FILE);
+    Some(model_of(&config_file::read(&config).ok()?, &config).ok()?.parameters())
 }
 
 /// The model of the folder.
@@ -81,7 +90,7 @@ fn model_of(text: &str, path: &Path) -> Result<ModelSpec, Failure> {
         heads: config.num_attention_heads,
         kv_heads: config.num_key_value_heads,
         ffn: config.intermediate_size,
-        seq_len: config.max_position_embeddings,
+        seq_len: config.max_position_embeddings.min(SEQ_LEN_MAX),
         tied: config.tie_word_embeddings,
         rope_theta: config.rope_theta,
         norm_eps: config.rms_norm_eps,
@@ -134,8 +143,15 @@ mod tests {
         let back = weights(&folder).expect("it is plain");
         assert_eq!((&back.model, &back.theta), (&trained.spec.model, &trained.theta));
         assert_eq!(back.tokenizer, Tokenizer::bytes().digest());
+        assert_eq!(parameters(&folder), Some(back.theta.len() as u64));
+        assert_eq!(parameters(dir.path()), None);
 
         let config = std::fs::read_to_string(folder.join(CONFIG_FILE)).expect("it is there");
+        let positions = "\"max_position_embeddings\": 128";
+        assert_eq!(config.matches(positions).count(), 1, "{config}");
+        let many = config.replace(positions, "\"max_position_embeddings\": 131072");
+        let many = model_of(&many, Path::new(CONFIG_FILE)).expect("it is plain");
+        assert_eq!(many, ModelSpec { seq_len: SEQ_LEN_MAX, ..back.model });
         let refused = |from: &str, to: &str| {
             assert_eq!(config.matches(from).count(), 1, "{from}");
             std::fs::write(folder.join(CONFIG_FILE), config.replace(from, to)).expect("written");

@@ -172,7 +172,7 @@ pub fn require_known_model(spec: &RunSpec, schema: Digest, source: &str) -> Resu
 }
 
 /// Whether a node has its home in this folder.
-fn is_home(folder: &Path) -> bool {
+pub fn is_home(folder: &Path) -> bool {
     folder.join("run.spec").exists()
 }
 

@@ -97,8 +97,8 @@ impl Driver {
     }
 }
 
-/// Whether a node without a quorum would have one, had it not been started again: nobody is missing, or it and those that
-/// are in reach are half of the voters with the distinguished one.
+/// Whether a node without a quorum would have one, had it not been started again: nobody is missing, or half of the
+/// voters are in reach, and this node is the distinguished one.
 fn started_again(quorum: &QuorumView, me: &NodeId, missing: &str) -> bool {
     missing.is_empty() || 2 * quorum.here == quorum.voters && quorum.distinguished == Some(*me)
 }

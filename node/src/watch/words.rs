@@ -205,8 +205,8 @@ fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
 /// Why a node decides nothing that would be enough by itself.
 pub const STARTED_AGAIN: &str = "it was started again, and decides nothing alone before another voter has answered";
 
-/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to. Nobody may be missing where
-/// this node was `started_again`.
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to. A node that was
+/// `started_again` may miss nobody.
 pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>, started_again: bool) -> String {
     let next = without_quorum(policy, left_s.unwrap_or_default());
     let missing = if missing.is_empty() { String::new() } else { format!(" ({missing} missing)") };
