@@ -427,7 +427,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::at(dir.path());
         assert!(listed_beginning(&folder).unwrap().is_none(), "a run without one");
-        write_sealed(dir.path(), &folder.beginning(), &BEGINNING_KIND, &[b"no list of chunks"]).unwrap();
+        write_sealed(dir.path(), &folder.beginning(), &BEGINNING_KIND, &[&b"no list of chunks"[..]]).unwrap();
         let damaged = listed_beginning(&folder).unwrap_err();
         assert!(matches!(&damaged, StoreError::Damaged(damage) if damage.path == folder.beginning()), "{damaged}");
         assert!(read_beginning(&folder).unwrap().is_none());
