@@ -2,16 +2,20 @@
 //! which a person knows what is wrong, where, and what to do.
 
 use starling_tests::flock::built_binaries;
-use starling_tests::process::run_in;
+use starling_tests::process::{run_fed, run_in};
 use starling_tests::skips::skipped;
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = include_str!("wrong_inputs.txt");
+/// A row's file that the call reads from its standard input, which is empty otherwise.
+const INPUT: &str = "stdin";
 /// Fewer rows would not cover what people do.
 const ROWS_MIN: usize = 80;
 /// An answer takes less than this.
@@ -133,8 +137,9 @@ fn answer(row: &Row, port: &str) -> (Result<(), String>, Duration) {
         make(folder.path(), name, content);
     }
     let program = built_binaries().expect("the folder of this test").join("starling");
+    let input = File::open(folder.path().join(INPUT)).map_or_else(|_| Stdio::null(), Stdio::from);
     let from = Instant::now();
-    let finished = run_in(folder.path(), &program, &arguments(&row.say.replace("PORT", port)), LIMIT);
+    let finished = run_fed(folder.path(), &program, &arguments(&row.say.replace("PORT", port)), input, LIMIT);
     let took = from.elapsed();
     let finished = match finished {
         Ok(finished) => finished,
