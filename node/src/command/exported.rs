@@ -16,8 +16,8 @@ use std::path::Path;
 
 const CONFIG_FILE: &str = "config.json";
 const MODEL_FILE: &str = "model.safetensors";
-/// The longest sequences that a run takes from a model: other programs name what their positions can count, which may be
-/// more than a machine can train with. The run file may ask for more.
+/// The longest sequences that a run takes from a model: other programs name what their positions can count, which may
+/// be more than a machine can train with. The run file may ask for more.
 const SEQ_LEN_MAX: u32 = 2048;
 /// Tensors of a layer.
 const OF_LAYER: usize = 9;

@@ -20,7 +20,7 @@ pub fn run(args: &TrainArgs) -> Result<ExitCode, Failure> {
     if let Some(folder) = args.from.as_deref().filter(|folder| args.print_config && is_running(folder)) {
         let name = folder.display();
         let why = format!(
-            "--print-config writes nothing, and the node in {name} runs, so that it would have to write a checkpoint for \
+            "--print-config writes nothing, and the node in {name} runs, so it would have to write a checkpoint for \
              --from: name one of its checkpoints (`starling checkpoint list --home {name}`)"
         );
         return Err(Failure::message(Code::Usage, why));

@@ -96,8 +96,8 @@ pub enum StoreError {
     )]
     CheckpointFormat { path: PathBuf, found: u32, known: u32 },
     #[error(
-        "{path}: the numbers of tensor {tensor} are {numbers}, and F32, BF16 and F16 are read: save the model as float32 with \
-         the program that made it"
+        "{path}: the numbers of tensor {tensor} are {numbers}, and F32, BF16 and F16 are read: save the model as float32 \
+         with the program that made it"
     )]
     OtherNumbers { path: PathBuf, tensor: String, numbers: String },
     #[error("record {seq} is committed here already")]

@@ -116,8 +116,8 @@ fn write_safetensors(
 /// Reads all tensors of a safetensors file, in the order of their bytes. bf16 and f16 become the f32 of the same value.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] when the file is not a whole safetensors file; [`StoreError::OtherNumbers`] when it has numbers
-/// of another kind.
+/// [`StoreError::Damaged`] when the file is not a whole safetensors file; [`StoreError::OtherNumbers`] when it has
+/// numbers of another kind.
 pub fn read_safetensors(path: &Path) -> Result<Vec<Tensor>, StoreError> {
     let mut file = SafetensorsFile::open(path)?;
     let names = file.metadata.offset_keys();
@@ -174,7 +174,7 @@ impl SafetensorsFile {
     pub fn append(&mut self, name: &str, values: &mut Vec<f32>) -> Result<(), StoreError> {
         let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, &self.path, detail);
         let info = self.metadata.info(name).ok_or_else(|| damaged(format!("it has no tensor {name}")))?;
-        let Some((bytes_each, extend)) = reader_of(info.dtype) else {
+        let Some((bytes_each, append)) = reader_of(info.dtype) else {
             let (tensor, numbers) = (name.to_owned(), format!("{:?}", info.dtype));
             return Err(StoreError::OtherNumbers { path: self.path.clone(), tensor, numbers });
         };
@@ -188,7 +188,7 @@ impl SafetensorsFile {
         while left > 0 {
             let n = left.min(block.len());
             self.file.read_exact(&mut block[..n]).map_err(|e| read_error(&self.path, e))?;
-            extend(values, &block[..n]);
+            append(values, &block[..n]);
             left -= n;
         }
         Ok(())
@@ -196,10 +196,10 @@ impl SafetensorsFile {
 }
 
 /// Appends the numbers that these bytes hold.
-type Extend = fn(&mut Vec<f32>, &[u8]);
+type Append = fn(&mut Vec<f32>, &[u8]);
 
 /// The bytes of a number, and its reader; `None` for kinds that an f32 does not hold.
-fn reader_of(dtype: Dtype) -> Option<(usize, Extend)> {
+fn reader_of(dtype: Dtype) -> Option<(usize, Append)> {
     match dtype {
         Dtype::F32 => Some((4, extend_f32)),
         Dtype::BF16 => Some((2, |values, bytes| values.extend(halves(bytes).map(of_bf16)))),
