@@ -65,12 +65,12 @@ impl Code {
     }
 
     fn of_store(error: &StoreError) -> Self {
-        Self::of_number(error.exit_code())
+        Self::numbered(error.exit_code()).unwrap_or(Self::Refused)
     }
 
-    /// The code with this number; one that is not in the table is a refusal.
-    pub fn of_number(number: u8) -> Self {
-        Self::ALL.into_iter().find(|known| *known as u8 == number).unwrap_or(Self::Refused)
+    /// The code of this number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == number)
     }
 
     /// Problems with the text are for the user to solve.

@@ -7,7 +7,7 @@ use crate::cli::CheckpointCommand;
 use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
-use crate::watch::status::{Answer, Question, ask_within, is_running};
+use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use crate::watch::terminal;
 use starling_protocol::wire;
 use starling_store::{CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints};
@@ -45,8 +45,10 @@ fn now(home: &Path) -> Result<(), Failure> {
     let (path, round, is_new) = if is_running(home) {
         match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
             Answer::Checkpoint { path, round, is_new, .. } => (PathBuf::from(path), round, is_new),
-            Answer::NoCheckpoint { message, code } => return Err(not_written(home, Code::of_number(code), &message)),
-            Answer::Error { message } => return Err(not_written(home, Code::Refused, &message)),
+            Answer::Error { message, code } => {
+                let why = format!("the node in {} wrote no checkpoint: {message}", home.display());
+                return Err(failure(why, code));
+            }
             _ => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
         }
     } else {
@@ -55,10 +57,6 @@ fn now(home: &Path) -> Result<(), Failure> {
     let there = if is_new { "" } else { " (it was there already)" };
     terminal::put(&format!("checkpoint of round {round}: {}{there}\n", path.display()));
     Ok(())
-}
-
-fn not_written(home: &Path, code: Code, why: &str) -> Failure {
-    Failure::message(code, format!("the node in {} wrote no checkpoint: {why}", home.display()))
 }
 
 /// Writes a checkpoint of the state on the disk of a node at rest. Others stay, however many they are.
@@ -126,10 +124,9 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_was_not_written_ends_the_command_with_the_code_of_the_reason() {
-        let full = answered(Answer::NoCheckpoint { message: "the disk is full".into(), code: Code::DiskFull as u8 });
+        let full = answered(Answer::failed(Code::DiskFull, "the disk is full"));
         assert_eq!(full.code, Code::DiskFull);
         assert!(full.error.to_string().ends_with("wrote no checkpoint: the disk is full"), "{}", full.error);
-        assert_eq!(answered(Answer::NoCheckpoint { message: "newer".into(), code: 99 }).code, Code::Refused);
-        assert_eq!(answered(Answer::Error { message: "it ends".into() }).code, Code::Refused);
+        assert_eq!(answered(Answer::refused("it ends")).code, Code::Refused);
     }
 }

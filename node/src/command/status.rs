@@ -30,8 +30,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     };
     let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Status(status) => status,
-        Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
-        _ => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+        Answer::Error { message, .. } => return Err(Failure::message(Code::Refused, message)),
+        Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
+            return Err(Failure::message(Code::Refused, "the node answered another question: update it"));
+        }
     };
     if args.json {
         terminal::put(&(serde_json::to_string_pretty(&status).context("cannot print the status")? + "\n"));

@@ -6,7 +6,7 @@ use crate::config::model_table::model_config;
 use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, Weights, checkpoints_folder, home_of, store_failure, stored};
-use crate::watch::status::{Answer, Question, ask_within, is_running};
+use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use anyhow::Context;
 use starling_data::Tokenizer;
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
@@ -198,8 +198,7 @@ pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
 fn of_running(home: &Path) -> Result<Trained, Failure> {
     match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Checkpoint { path, .. } => Trained::of_checkpoint(Path::new(&path)),
-        Answer::NoCheckpoint { message, code } => Err(Failure::message(Code::of_number(code), message)),
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }

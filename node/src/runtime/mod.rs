@@ -69,9 +69,9 @@ mod training;
 mod undurable;
 mod variant;
 mod view;
+pub mod waiting;
 mod weights;
 
-pub use amend::AMENDMENT_FILE;
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
 pub use ledger::{store_failure, stored};
