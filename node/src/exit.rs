@@ -137,7 +137,8 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// The text with `?` for characters that a terminal would obey. Values of files and names of files may hold them.
 fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    let shown = |c| if starling_words::is_obeyed(c) && !matches!(c, '\n' | '\t') { '?' } else { c };
+    text.chars().map(shown).collect()
 }
 
 /// Ends the process for a command line that does not parse, or that asks for help.
@@ -191,8 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn no_message_moves_the_cursor() {
+    fn no_message_moves_the_cursor_or_turns_letters_round() {
         assert_eq!(harmless("say which:\n  --home a\x1b[2Jb\rc\u{9b}d"), "say which:\n  --home a?[2Jb?c?d");
+        assert_eq!(harmless("a\tb\u{202e}c\u{2066}d\u{200f}"), "a\tb?c?d?");
     }
 
     #[test]

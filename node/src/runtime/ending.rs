@@ -142,7 +142,8 @@ fn diverged_text(losses: [Option<f64>; 2], vocab: u32) -> Option<String> {
     let loss = losses.into_iter().flatten().find(bad)?;
     Some(format!(
         "the run's budget is spent, and its training diverged: the loss is {loss:.1} nats per token, and guessing has \
-         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip, and start a new run"
+         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip in a new run, \
+         which may begin with an older checkpoint (`--from`)"
     ))
 }
 

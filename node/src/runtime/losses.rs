@@ -1,5 +1,7 @@
 //! Whether the training goes wrong, by the losses that this node sees.
 
+use std::path::Path;
+
 /// A loss of so many times the best smoothed one is that of a training which diverges, if guessing is better, too.
 const GROWTH: f64 = 10.0;
 /// Rounds in a row with such a loss: one alone may be a bad batch.
@@ -59,9 +61,20 @@ impl Losses {
     }
 }
 
+/// What an operator can do about a node that has ended because its training diverges.
+pub fn ways_out(home: &Path) -> String {
+    format!(
+        "lower the rate of the stopped node (`starling change lr=RATE --home {}`) and start it again, or begin a new \
+         run with an older checkpoint (`starling train --run NEW.toml --from CHECKPOINT`)",
+        home.display()
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::Parser;
 
     const GUESSING: f64 = 5.5;
 
@@ -100,5 +113,17 @@ mod tests {
         assert_eq!((said(&[2.3]), said(&[2.4; 50])), (1, 0), "said once");
         assert_eq!((said(&[1.9]), said(&[2.2; 19]), said(&[2.2]), said(&[2.3])), (0, 0, 1, 0), "from the new best");
         assert_eq!((said(&[1.8]), said(&[f64::NAN; 20])), (0, 1));
+    }
+
+    /// The commands that are advised are commands.
+    #[test]
+    fn the_ways_out_of_a_divergence_can_be_typed() {
+        let said = ways_out(Path::new("runs/a"));
+        let commands: Vec<_> = said.split('`').skip(1).step_by(2).collect();
+        assert!(commands.len() == 2 && commands[0].ends_with("--home runs/a"), "{said}");
+        for command in commands {
+            let typed = command.replace("RATE", "1e-4");
+            assert!(Cli::try_parse_from(typed.split(' ')).is_ok(), "{typed}");
+        }
     }
 }

@@ -29,7 +29,7 @@ pub struct Glance {
     pub voters_here: usize,
     /// Enough voters are here to decide.
     pub quorum: bool,
-    /// What happens when one of two voters is lost; empty in any other flock.
+    /// What happens when one of two is lost; empty in any other flock.
     pub if_lost: Vec<String>,
     /// Connected nodes of the run that are no members.
     pub guests: usize,

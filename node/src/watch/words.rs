@@ -3,7 +3,7 @@
 use super::event::Event;
 use super::figures::{about, bytes, seconds};
 use super::names::{Names, short};
-use starling_words::count;
+use starling_words::{count, is_obeyed};
 
 /// A wait for newcomers is worth a line of its own from this time on, in seconds.
 const LONG_WAIT_S: f64 = 1.0;
@@ -29,19 +29,12 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// One line without characters that move the cursor or the order of letters. Texts of peers are tamed where they
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c == '\n' {
-                ' '
-            } else if c.is_control() || turns(c) {
-                '?'
-            } else {
-                c
-            }
-        })
-        .collect()
+    let shown = |c| match c {
+        '\n' => ' ',
+        c if is_obeyed(c) => '?',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The reason for which this node waits, as a sentence without an end. `on` are the nodes that it waits for.
@@ -209,10 +202,16 @@ fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
     format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
-/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to.
-pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>) -> String {
+/// Why a node decides nothing that would be enough by itself.
+pub const STARTED_AGAIN: &str = "it was started again, and decides nothing alone before another voter has answered";
+
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to. A node that was
+/// `started_again` may miss nobody.
+pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>, started_again: bool) -> String {
     let next = without_quorum(policy, left_s.unwrap_or_default());
-    format!("too few voters are in reach to decide ({missing} missing): this node {next}")
+    let missing = if missing.is_empty() { String::new() } else { format!(" ({missing} missing)") };
+    let because = if started_again { format!("; {STARTED_AGAIN}") } else { String::new() };
+    format!("too few voters are in reach to decide{missing}: this node {next}{because}")
 }
 
 fn without_quorum(policy: &str, left_s: f64) -> String {
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_quorum_says_when_it_goes_on() {
-        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left);
+        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left, false);
         assert_eq!(
             said("fork", Some(47.6)),
             "too few voters are in reach to decide (1a2b3c4d (box) missing): this node goes on as a lineage of its own \
@@ -257,6 +256,11 @@ mod tests {
         assert!(said("fork", Some(0.0)).ends_with("of its own now, with all that are here"));
         assert!(said("wait", None).ends_with("waits for them"));
         assert!(said("halt", None).ends_with("until they are back"));
+        assert_eq!(
+            cut_off("fork", "", Some(47.6), true),
+            "too few voters are in reach to decide: this node goes on as a lineage of its own in 48 s; it was started \
+             again, and decides nothing alone before another voter has answered"
+        );
     }
 
     #[test]
