@@ -55,7 +55,7 @@ fn story(nodes: &[Process]) -> String {
     nodes.iter().map(|node| format!("{} told:\n{}", node.name, lines(node))).collect()
 }
 
-/// Checks that the nodes agree on each state of the lineage, and have merged once, all in one round; returns that round.
+/// Checks that the nodes agree on each state of the lineage, and have all merged once, in one round; returns it.
 fn merged_once(nodes: &[Process], lineage: &Value) -> u64 {
     let (mut roots, mut rounds) = (BTreeMap::new(), BTreeSet::new());
     for node in nodes {
