@@ -153,7 +153,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
             format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
         }
         Event::Validated { round, loss, .. } => {
-            format!("round {round}: loss on held-out text {loss:.4} nats a token")
+            format!("round {round}: loss on held-out text {loss:.4} nats per token")
         }
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", node(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", node(member)),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn losses_are_in_nats_a_token() {
         let said = line(&Event::Validated { round: 5, loss: 2.5, nats_per_byte: 0.7 }, &Names::default());
-        assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats a token".into())));
+        assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats per token".into())));
     }
 
     #[test]
