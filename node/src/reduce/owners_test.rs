@@ -342,8 +342,8 @@ fn after_a_death_only_what_is_missing_is_sent_again() {
     });
 }
 
-/// A flock in which a member has died, its survivors, and the sums that the first of them has finished. On a busy machine
-/// `LINGER` may be over before it has finished one; then another flock has a death.
+/// A flock in which a member has died, its survivors, and the sums that the first of them has finished. On a busy
+/// machine `LINGER` may be over before it has finished one; then another flock has a death.
 async fn with_finished_sums() -> (Flock, Flock, Vec<usize>) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
