@@ -280,7 +280,7 @@ pub struct StatusArgs {
     /// Print the whole answer as JSON
     #[arg(long)]
     pub json: bool,
-    /// Print the loss on held-out text in nats a byte, too
+    /// Print the loss on held-out text in nats per byte, too
     #[arg(long, short)]
     pub verbose: bool,
 }

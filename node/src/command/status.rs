@@ -64,7 +64,7 @@ fn the_only_home() -> Result<PathBuf, Failure> {
     }
 }
 
-/// The lines for a person; `verbose` adds the loss in nats a byte.
+/// The lines for a person; `verbose` adds the loss in nats per byte.
 fn text(status: &Status, verbose: bool) -> String {
     let or_none = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.4}"));
     let mut out = format!(
@@ -90,10 +90,10 @@ fn text(status: &Status, verbose: bool) -> String {
     out += &status.quorum.as_ref().and_then(|quorum| pair_text(quorum, &status.members)).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
     out += &amended_text(status.amended.as_ref(), &status.proposals);
-    let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
+    let per_byte = format!(" ({} nats per byte)", or_none(status.validation_nats_per_byte));
     let per_byte = if verbose { per_byte } else { String::new() };
     out += &format!(
-        "loss {} nats/token · validation {} nats/token{per_byte} · {} sent, {} received\n",
+        "loss {} nats per token · validation {} nats per token{per_byte} · {} sent, {} received\n",
         or_none(status.loss),
         or_none(status.validation_nats_per_token),
         bytes(status.bytes_sent),

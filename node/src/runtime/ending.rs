@@ -164,7 +164,7 @@ mod tests {
     use super::super::gauges::Gauges;
     use super::*;
 
-    /// With a tokenizer of 32,000 tokens a sound model has more nats a token than twice guessing has a byte.
+    /// With a tokenizer of 32,000 tokens a sound model has more nats per token than twice guessing has per byte.
     #[test]
     fn a_validation_counts_by_tokens_as_it_is_kept() {
         let (mut gauges, vocab) = (Gauges::new(), 32_000);

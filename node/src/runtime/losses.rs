@@ -12,7 +12,7 @@ const SMOOTH: f64 = 0.9;
 const VALIDATIONS: u32 = 20;
 const RISE: f64 = 1.1;
 
-/// The losses so far, each in nats a token.
+/// The losses so far, each in nats per token.
 #[derive(Default)]
 pub struct Losses {
     smoothed: Option<f64>,
@@ -42,7 +42,7 @@ impl Losses {
         self.high = self.high.saturating_add(1);
         let best = self.best.map(|best| format!(", and {best:.3} at its best")).unwrap_or_default();
         (self.high == ROUNDS)
-            .then(|| format!("the loss is {loss:.3} nats/token{best}: {ROUNDS} rounds in a row were far too high"))
+            .then(|| format!("the loss is {loss:.3} nats per token{best}: {ROUNDS} rounds in a row were far too high"))
     }
 
     /// Takes a validation. Returns why the training diverges, once for each best value that is not reached again.
@@ -56,7 +56,7 @@ impl Losses {
         let rises = self.since >= VALIDATIONS && (loss.is_nan() || loss > RISE * best);
         (rises && !std::mem::replace(&mut self.said, true)).then(|| {
             let since = self.since;
-            format!("the validation rises: it is {loss:.3} nats/token, and was {best:.3} {since} validations ago")
+            format!("the validation rises: it is {loss:.3} nats per token, and was {best:.3} {since} validations ago")
         })
     }
 }

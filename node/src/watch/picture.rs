@@ -131,7 +131,7 @@ pub struct Picture {
     pub pace: Pace,
     /// Tokens a second of this node's inner steps.
     pub own_pace: Option<f64>,
-    /// Nats a token: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
+    /// Nats per token: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
     pub loss: Option<f64>,
     pub step_loss: Option<f64>,
     pub validation: Option<f64>,
