@@ -77,8 +77,6 @@ pub enum NotAmended {
     NoRecord,
     #[error("this node has no seat in the run from which others would hear it: wait until `starling status` shows one")]
     NoSeat,
-    #[error("the run's budget ends after round {last}, so that round {from} never comes: name an earlier one")]
-    TooLate { from: u64, last: u64 },
     #[error("this node has stopped, since two records of the run contradict each other: see `starling status`")]
     Frozen,
 }

@@ -31,7 +31,11 @@ fn starling(flock: &Flock, command: &str, name: &str, more: &[&str]) -> Finished
 /// The id and the first round of the newest amendment that a node says to be in force.
 fn amended(node: &mut Process) -> (String, u64, Value) {
     let event = node.wait(LIMIT, "amended", |_| true).expect("the amendment is in force");
-    (event["id"].as_str().unwrap_or_default().into(), event["round"].as_u64().unwrap_or_default(), event["changes"].clone())
+    (
+        event["id"].as_str().unwrap_or_default().into(),
+        event["round"].as_u64().unwrap_or_default(),
+        event["changes"].clone(),
+    )
 }
 
 #[test]

@@ -46,9 +46,8 @@ const FIXED: &[(&[&str], &str)] = &[
 ];
 
 /// A run that begins from a model has its sizes and its tokenizer.
-const SHAPE: &[&str] = &[
-    "model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "tied", "vocab", "rope_theta", "norm_eps",
-];
+const SHAPE: &[&str] =
+    &["model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "tied", "vocab", "rope_theta", "norm_eps"];
 const TOKENIZER: &[&str] = &["tokenizer"];
 
 /// Hands the amendment to the running node, or leaves it in a stopped node's folder for its next start.

@@ -74,7 +74,8 @@ impl Driver {
     /// The words for an amendment while another one waits.
     fn one_waits(&self) -> Option<String> {
         let proposals = self.engine.proposals();
-        let (head, (_, other, _)) = (self.engine.head()?, proposals.first()?);
+        let head = self.engine.head()?;
+        let (_, other, _) = proposals.iter().find(|(_, other, _)| waiting::is_due(other, head))?;
         Some(waiting::in_the_way((&self.spec, head), other, &self.settings.home, true))
     }
 

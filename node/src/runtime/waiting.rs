@@ -135,7 +135,7 @@ pub fn beside(
 }
 
 /// Whether the record after the head may hold an amendment.
-fn is_due(amendment: &Amendment, head: &Record) -> bool {
+pub fn is_due(amendment: &Amendment, head: &Record) -> bool {
     amendment.is_due(head.round.saturating_add(1))
 }
 

@@ -149,10 +149,9 @@ impl StoreError {
     /// The exit code of a process that this error ends (`docs/store.md`, *Exit codes*).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::OtherRun { .. }
-            | Self::Format { .. }
-            | Self::CheckpointFormat { .. }
-            | Self::OtherNumbers { .. } => 3,
+            Self::OtherRun { .. } | Self::Format { .. } | Self::CheckpointFormat { .. } | Self::OtherNumbers { .. } => {
+                3
+            }
             Self::Damaged(_) => 4,
             Self::Full { .. } | Self::OverBound { .. } => 5,
             Self::InUse { .. } => 6,
