@@ -261,8 +261,10 @@ impl Sync {
             return Some(Verdict::False { why: "head_differs" });
         }
         let strangers = ctx.head.is_some() && self.ancestry.relation(&proven.ancestry) == Relation::Strangers;
+        // Claims of a foreign lineage are not looked at any more, and this node is about to be in the one it adopts.
+        let adopted = self.adopt.is_some_and(|lineage| proven.ancestry.has(&lineage));
         self.claims.hold(Held { at: ctx.now, by: *peer, proven });
-        strangers.then_some(Verdict::Foreign)
+        (strangers && !adopted).then_some(Verdict::Foreign)
     }
 
     /// Peers that say that they hold this head: first the peer that has shown it, then the others by class.
@@ -332,6 +334,23 @@ mod tests {
             let beaten: Vec<_> = forks.iter().filter(|b| wins(a, b)).collect();
             assert!(forks.iter().all(|b| a == b || wins(a, b) != wins(b, a)));
             assert!(beaten.iter().all(|b| forks.iter().filter(|c| wins(b, c)).all(|c| wins(a, c))));
+        }
+    }
+
+    /// A node that adopts a lineage goes on to hear of its heads; only others stay foreign.
+    #[test]
+    fn the_lineage_that_an_operator_adopts_is_not_foreign() {
+        let (theirs, peer) = (Digest([0x55; 32]), NodeId([9; 32]));
+        let way =
+            || [(theirs, 4, 1)].map(|(lineage, last, voters)| Reach { lineage, last, voters }).into_iter().collect();
+        for (adopt, foreign) in [(None, true), (Some(theirs), false), (Some(Digest([0x66; 32])), true)] {
+            let (ctx, mut sync) = (Ctx::sample(), Sync::new(Vec::new(), adopt));
+            sync.ancestry = Ancestry::of([&ctx.head.as_ref().expect("a head").record]);
+            let record = Digest([7; 32]);
+            sync.claims.asked.insert(peer, Place { lineage: theirs, seq: 4, record, tokens: 50 });
+            let proven = Proven { record, tokens: 50, ancestry: way(), voters: Vec::new() };
+            let verdict = sync.judge(&peer, record, Claim::Proven(proven), &ctx);
+            assert_eq!(matches!(verdict, Some(Verdict::Foreign)), foreign, "{adopt:?}");
         }
     }
 }
