@@ -75,7 +75,9 @@ pub enum NotAmended {
     Values(String),
     #[error("this node has no record of the run yet, after which an amendment could stand: wait until it has")]
     NoRecord,
-    #[error("this node has no seat in the run from which others would hear it: wait until `starling status` shows one")]
+    #[error(
+        "this node's word does not count in the run: wait until `starling status` shows it as a member, and in a run without a creator as a voter"
+    )]
     NoSeat,
     #[error("this node has stopped, since two records of the run contradict each other: see `starling status`")]
     Frozen,

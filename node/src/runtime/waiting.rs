@@ -96,7 +96,7 @@ pub fn fate(checked: Result<(), NotAmended>, known: bool, idle: bool) -> Fate {
     match checked {
         Ok(()) if known || idle => Fate::Stays,
         Ok(()) => Fate::HandIn,
-        Err(NotAmended::NoRecord | NotAmended::OneAtATime) => Fate::Stays,
+        Err(NotAmended::NoRecord | NotAmended::NoSeat | NotAmended::OneAtATime | NotAmended::Frozen) => Fate::Stays,
         Err(why) => Fate::Goes(why),
     }
 }

@@ -22,12 +22,13 @@ impl Ctx {
     }
 
     /// Whether the run's budget is spent after `rounds` rounds and `tokens` tokens. It is not if this node states an
-    /// amendment by which it is not: the round in which a record takes it up comes after the end.
+    /// amendment by which it is not: the round in which a record takes it up comes after the end. A node without a seat
+    /// states nothing, and others may never hear of what it knows.
     pub fn is_spent(&self, rounds: u64, tokens: u64) -> bool {
         let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
         let is_over = |budget: &Budget| spent(budget.rounds, rounds) || spent(budget.tokens, tokens);
         let longer = |amendment: &Amendment| !is_over(&amendment.changes.apply(&self.rules).budget);
-        is_over(&self.rules.budget) && !self.amendment().is_some_and(longer)
+        is_over(&self.rules.budget) && !(self.is_member(&self.me) && self.amendment().is_some_and(longer))
     }
 
     /// Takes over the terms that are in force after the head.
@@ -55,13 +56,18 @@ impl Ctx {
             let creator = self.spec.creator.is_some();
             return Err(if creator { NotAmended::NotCreators } else { NotAmended::NoCreator });
         }
-        let heard = if self.spec.creator.is_some() { self.is_member(&self.me) } else { self.votes() };
+        let heard = if self.spec.creator.is_some() { self.may_amend(&self.me) } else { self.votes() };
         if !heard {
             return Err(NotAmended::NoSeat);
         }
         // One that waits for a later round gives way.
         let others = self.amendment().is_some_and(|known| known.name(&self.run) != amendment.name(&self.run));
         if others && self.spec.creator.is_some() { Err(NotAmended::OneAtATime) } else { Ok(()) }
+    }
+
+    /// Whether members hear an amendment from this node: from members, and from the run's creator without a seat, too.
+    pub fn may_amend(&self, id: &NodeId) -> bool {
+        self.is_member(id) || self.spec.creator == Some(*id)
     }
 
     /// Takes an amendment that the operator hands in, and tells the members; one that would not count is dropped.
@@ -131,6 +137,7 @@ impl Ctx {
 mod tests {
     use super::*;
     use crate::amendment::Changes;
+    use crate::engine::chain::ChainHead;
     use crate::wire::sample;
 
     fn rounds(ctx: &Ctx, rounds: u64) -> Amendment {
@@ -163,6 +170,24 @@ mod tests {
         assert_eq!(ctx.check_amendment(&other), Ok(()));
         ctx.propose(other.clone(), &mut out);
         assert_eq!(ctx.amendment(), Some(&other));
+    }
+
+    /// Members hear the creator without a seat, and nobody else: a run is lengthened whatever has become of its node.
+    #[test]
+    fn the_creator_amends_without_a_seat_and_waits_for_the_members() {
+        let (mut ctx, mut out) = (Ctx::sample(), Out::default());
+        let longer = rounds(&ctx, 200);
+        let (creator, stranger) = (ctx.spec.creator.expect("the sample has one"), sample::node(0xee));
+        let mut record = ctx.head.as_ref().expect("a head").record.clone();
+        record.next.members.retain(|member| member.id != creator);
+        ctx.stand_on(ChainHead::new(record, None));
+        assert!(!ctx.is_member(&creator) && ctx.may_amend(&creator) && !ctx.may_amend(&stranger));
+        ctx.me = stranger;
+        assert_eq!(ctx.check_amendment(&longer), Err(NotAmended::NoSeat));
+        ctx.me = creator;
+        ctx.propose(longer.clone(), &mut out);
+        assert_eq!(ctx.amendment(), Some(&longer));
+        assert!(ctx.is_spent(100, 0), "others may never hear of it");
     }
 
     #[test]

@@ -454,9 +454,8 @@ impl Ctx {
             | Message::Alive(_) => true,
             _ if mutated!(Mutation::HeedAnybody) => true,
             Message::Estimate(_) | Message::Vote(_) | Message::Certificate(_) => self.is_member(from) || voted(),
-            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) | Message::Amend(_) => {
-                self.is_member(from)
-            }
+            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) => self.is_member(from),
+            Message::Amend(_) => self.may_amend(from),
         }
     }
 
