@@ -4,6 +4,7 @@ use crate::addresses::{self, Scope};
 use crate::cause::{chain_has, root_kind};
 use crate::gate::Forbidden;
 use libp2p::core::transport::TransportError;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::DialError;
 use libp2p::{Multiaddr, PeerId};
 use std::error::Error;
@@ -27,6 +28,8 @@ pub enum Reason {
     NoAddress,
     /// A relay has connected both peers, and no packets of theirs got through directly.
     NoDirectWay,
+    /// The relay of a relayed address has no connection to the peer.
+    NotAtRelay,
     Broken,
     /// The version that the peer says it speaks.
     OtherVersion(String),
@@ -48,6 +51,7 @@ impl Reason {
             Reason::Denied(_) => "denied",
             Reason::NoAddress => "no_address",
             Reason::NoDirectWay => "no_direct_way",
+            Reason::NotAtRelay => "not_at_relay",
             Reason::Broken => "broken",
             Reason::OtherVersion(_) => "other_version",
             Reason::Other(_) => "other",
@@ -75,6 +79,7 @@ impl fmt::Display for Reason {
             Reason::NoDirectWay => f.write_str(
                 "no direct way: routers on both sides let nothing in; forward a port on one of them, and name it with --advertise",
             ),
+            Reason::NotAtRelay => f.write_str("its relay did not reach it: it is off, or not connected to that relay"),
             Reason::Broken => {
                 f.write_str(
                     "the connection broke in the handshake: both dialed at once, or it is no Starling node of this version",
@@ -141,6 +146,8 @@ fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
         Reason::TimedOut
     } else if lower.contains("unreachable") {
         Reason::Unreachable
+    } else if address.iter().any(|part| part == Protocol::P2pCircuit) {
+        Reason::NotAtRelay
     } else if addresses::scope(address) == Scope::Name {
         Reason::NoSuchName
     } else if ["eof", "reset", "closed", "negotiat", "handshake"].iter().any(|word| lower.contains(word)) {
@@ -205,6 +212,10 @@ mod tests {
         let named: Multiaddr = "/dns4/no.example/tcp/1".parse().unwrap();
         let unresolved = TransportError::Other(io::Error::other("no records found"));
         assert_eq!(of_transport(&named, &unresolved), Reason::NoSuchName);
+        let relay = "/ip4/192.0.2.7/tcp/1/p2p/12D3KooWCkgAW7RVWeNAC7ehkjsv1sVRceeXFcfCrWErrUimo82j";
+        let relayed: Multiaddr = format!("{relay}/p2p-circuit").parse().unwrap();
+        let off = TransportError::Other(io::Error::other("Failed to connect to destination."));
+        assert_eq!(of_transport(&relayed, &off), Reason::NotAtRelay);
         let odd = TransportError::Other(io::Error::other("odd\x1b[2J"));
         assert_eq!(of_transport(&a, &odd), Reason::Other("odd?[2J".into()));
     }
