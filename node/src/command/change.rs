@@ -145,7 +145,7 @@ fn beside(
     }
 }
 
-/// What becomes of an amendment that was left for the node's next start.
+/// The fate of an amendment that was left for the node's next start.
 fn left_text((spec, amendment): (&RunSpec, &Amendment), home: &Path, is_idle: bool) -> String {
     let (id, file, home) = (amendment.name(&spec.digest()).to_string(), Stage::Left.file(home), home.display());
     let mut text = format!(

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::watch::status::StatusServer;
 
-    /// What `checkpoint now` ends with if the node in its folder gives this answer.
+    /// The end of `checkpoint now` if the node in its folder gives this answer.
     fn answered(answer: Answer) -> Failure {
         let home = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

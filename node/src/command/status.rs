@@ -246,13 +246,13 @@ fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
     out + "\n"
 }
 
-/// What becomes of a flock of two when one of them is lost, if both are here and this node is one of them.
+/// The fate of a flock of two when one of them is lost, if both are here and this node is one of them.
 fn pair_text(quorum: &QuorumStatus, members: &[Member]) -> Option<String> {
     let (voters, count) = (quorum.voters, members.iter().filter(|member| member.member).count());
     let votes = |member: &Member| member.role.as_deref() == Some("voter");
     let me = members.iter().find(|member| member.me && member.member)?;
     let standing = Standing::of((voters, count), votes(me), quorum.distinguished.as_ref() == Some(&me.node))?;
-    // Of two voters the other one is meant, however many learn.
+    // The other one of two voters is meant, however many learn.
     let is_it = |m: &&Member| !m.me && m.member && m.connected && (voters == 1 || votes(m));
     let other = members.iter().find(is_it).filter(|_| quorum.here == voters)?;
     let pair = Pair {

@@ -14,7 +14,7 @@ use starling_protocol::state::{self, State};
 use starling_store::{Store, StoreError};
 use std::sync::Arc;
 
-/// What is known of the beginning of a node's work.
+/// The known facts about the beginning of a node's work.
 pub struct Begins {
     /// The state with which the run begins, if the user has named a trained model.
     pub weights: Option<State>,

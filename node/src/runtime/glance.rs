@@ -1,4 +1,5 @@
-//! What the terminal's block shows of the engine and the network, in words for a person who has not read the protocol.
+//! The content of the terminal's block, from the engine and the network, in words for a person who has not read the
+//! protocol.
 
 use super::arrival::Arrival;
 use super::driver::Driver;
@@ -83,7 +84,7 @@ impl Driver {
         phase_sentence(view.phase, (others, view.others.len()), arrival)
     }
 
-    /// What becomes of a flock of two when one of them is lost, if both are here and this node is one of them.
+    /// The fate of a flock of two when one of them is lost, if both are here and this node is one of them.
     fn if_lost(&self, view: &View) -> Vec<String> {
         let Some((other, standing)) = one_of_two(view, &self.me) else { return Vec::new() };
         let partition = &self.engine.in_force().partition;
@@ -109,7 +110,7 @@ fn one_of_two(view: &View, me: &NodeId) -> Option<(NodeId, Standing)> {
     let votes = |member: &MemberView| member.role == Some(Role::Voter);
     let mine = view.members.iter().find(|member| member.id == *me)?;
     let standing = Standing::of((*voters, view.members.len()), votes(mine), *distinguished == Some(*me))?;
-    // Of two voters the other one is meant, however many learn.
+    // The other one of two voters is meant, however many learn.
     let is_it = |member: &&MemberView| member.id != *me && member.connected && (*voters == 1 || votes(member));
     let other = view.members.iter().find(is_it).filter(|_| here == voters)?;
     Some((other.id, standing))

@@ -61,7 +61,7 @@ impl Losses {
     }
 }
 
-/// What an operator can do about a node that has ended because its training diverges.
+/// The ways out for an operator of a node that has ended because its training diverges.
 pub fn ways_out(home: &Path) -> String {
     format!(
         "lower the rate of the stopped node (`starling change lr=RATE --home {}`) and start it again, or begin a new \

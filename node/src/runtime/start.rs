@@ -46,7 +46,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the user asks for.
+/// The user's wishes.
 struct Start<'a> {
     args: &'a TrainArgs,
     node: &'a NodeFile,

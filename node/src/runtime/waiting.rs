@@ -81,7 +81,7 @@ pub fn forget(home: &Path, stage: Stage) {
     let _ = fs::remove_file(stage.file(home));
 }
 
-/// What becomes of an amendment that the folder holds.
+/// The fate of an amendment that the folder holds.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
     HandIn,

@@ -1,4 +1,4 @@
-//! What becomes of a flock of two when one of them is lost: the senior voter goes on at once, and so does the only one;
+//! The fate of a flock of two when one of them is lost: the senior voter goes on at once, and so does the only one;
 //! the other node follows the run's policy (`docs/protocol/4-agreement.md` §4.1, `docs/protocol/7-merging.md` §7.1).
 
 /// The part of this node in a flock of two.

@@ -15,7 +15,7 @@ const RATE_STEP: f64 = 0.5;
 pub const FIRST_STEP: &str =
     "loads the model, measures the loss on held-out text if that is due, then makes the first step";
 
-/// What the engine and the network know at one moment.
+/// The knowledge of the engine and the network at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Glance {
     /// The lineage; none before a flock has been met.
@@ -29,7 +29,7 @@ pub struct Glance {
     pub voters_here: usize,
     /// Enough voters are here to decide.
     pub quorum: bool,
-    /// What happens when one of two is lost; empty in any other flock.
+    /// The fate of a flock of two when one is lost; empty in any other flock.
     pub if_lost: Vec<String>,
     /// Connected nodes of the run that are no members.
     pub guests: usize,

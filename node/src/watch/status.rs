@@ -177,7 +177,7 @@ pub struct Status {
     pub unreached: Vec<UnreachedStatus>,
 }
 
-/// What has changed in the run.
+/// The changes of the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AmendedStatus {
     /// Amendments so far, and the newest one's id.

@@ -38,7 +38,7 @@ pub(super) struct Start {
     pub force_fork: bool,
 }
 
-/// What a process takes from its start into the first round that it enters, at once or when an amendment lengthens a run
+/// The part of a start that a process takes into its first round, at once or when an amendment lengthens a run
 /// that is over.
 #[derive(Default)]
 pub(super) struct FirstRound {

@@ -19,7 +19,7 @@ impl World {
             changes.clip = Some(1.0);
         }
         let creator = self.spec.creator.is_some().then(|| self.keys.signer(CREATOR));
-        // Of a fork at the end of the run only one side would go on.
+        // Only one side of a fork at the end of the run would go on.
         if self.options.rounds > 0 && creator.is_some() && self.options.policy != Minority::Fork {
             changes.rounds = Some(self.options.rounds + choice % 8);
         }

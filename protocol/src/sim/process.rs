@@ -153,7 +153,7 @@ pub struct Process {
     pub fetching: BTreeMap<AttemptKey, u64>,
     pub jobs: u64,
     pub reducing: Option<AttemptKey>,
-    /// What attempts at the record at hand have finished.
+    /// The finished parts of attempts at the record at hand.
     pub sums: Sums,
     pub writes: VecDeque<(PersistToken, Write)>,
     /// Sends that wait for a write.

@@ -17,7 +17,7 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// What nodes sent, or received, by kind of message and within a kind by node.
+/// Messages and bytes that nodes sent, or received, by kind of message and within a kind by node.
 pub type Counts = BTreeMap<&'static str, BTreeMap<usize, Count>>;
 
 /// Traffic between nodes since the last reset.

@@ -10,8 +10,8 @@ use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The amendment that the COMMIT of these contributions holds. It is stated by one contributing voter, which has checked
-/// the creator's signature, or, in a run without a creator, by a quorum of voters. Of several that could stand it is
-/// the one with the smallest name.
+/// the creator's signature, or, in a run without a creator, by a quorum of voters. If several could stand, it is the one
+/// with the smallest name.
 pub fn chosen(parent: &Record, spec: &RunSpec, contributions: &[SignedReady]) -> Option<Amendment> {
     if contributions.iter().all(|c| c.ready.amends.is_none()) {
         return None;
