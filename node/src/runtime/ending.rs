@@ -99,7 +99,7 @@ impl Driver {
                     self.feed(Input::Tick).await?;
                 }
                 Some(happened) = queues.trainer_events.recv() => {
-                    validating &= !matches!(happened, TrainerEvent::Validated { .. });
+                    validating &= !matches!(happened, TrainerEvent::Validated { .. } | TrainerEvent::NotValidated);
                     self.trainer_event(happened).await?;
                 }
                 () = alarm.rings(self.wake_at().into_iter().chain([ends]).min()) => self.feed(Input::Tick).await?,

@@ -32,6 +32,7 @@ mod glance;
 mod head;
 mod hearing;
 mod kept;
+mod language;
 mod ledger;
 mod losses;
 mod matter;

@@ -7,6 +7,7 @@ use super::driver::{Driver, Parts, Settings};
 use super::first::{Begins, first_state};
 use super::footing::{bind_run, open_store, open_trainer};
 use super::hearing;
+use super::language::LanguageModel;
 use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
@@ -220,7 +221,8 @@ async fn run(
     let gossip = pair_setting(&spec, &net);
     let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());
     let (course, setting) = (course(&spec.sync, gossip), setting(&spec, &residuals));
-    let trainer = TrainerHandle::start(trainer, course, setting, ledger.state.clone(), data.clone(), store.clone())?;
+    let task = Box::new(LanguageModel::new(trainer, data.clone(), model.seq_len));
+    let trainer = TrainerHandle::start(task, course, setting, ledger.state.clone(), store.clone())?;
     let elements = model.parameters() as usize;
     let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
@@ -283,7 +285,6 @@ fn shapes(model: &ModelConfig) -> Vec<TensorShape> {
 fn setting(spec: &RunSpec, residuals: &Residuals) -> Setting {
     Setting {
         seed: spec.seed,
-        seq_len: spec.model.seq_len as usize,
         inner: spec.inner.clone(),
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),

@@ -1,18 +1,18 @@
-//! The thread that owns the device. It does one job at a time, and never waits for a disk or for the network.
+//! The thread that owns the run's task, and with it the device. It does one job at a time, and never waits for a disk or
+//! for the network.
 
 use super::head::SharedState;
 use gossip::Gossip;
 use gradient::Gradients;
 use rounds::{Course, Rounds};
-use starling_data::Dataset;
-use starling_kernels::Trainer;
 use starling_protocol::run::{SyncMode, SyncSpec};
 use starling_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use streaming::Own;
+use task::Trouble;
 use tokio::sync::mpsc;
 use worker::Worker;
 
@@ -21,10 +21,12 @@ mod gradient;
 mod job;
 mod rounds;
 mod streaming;
+mod task;
 mod worker;
 
 pub use gossip::PairSetting;
 pub use job::{Ahead, FragmentEvent, Job, Made, Round, Trained, TrainerEvent};
+pub use task::{Coming, Learned, Place, Ready, StepAt, Task, TaskError};
 pub use worker::Setting;
 
 /// Jobs that may wait: a stop, a round and a validation.
@@ -53,13 +55,12 @@ pub struct TrainerHandle {
 }
 
 impl TrainerHandle {
-    /// Starts the thread, which owns `trainer` from now on.
+    /// Starts the thread, which owns `task` from now on.
     pub fn start(
-        trainer: Box<dyn Trainer>,
+        task: Box<dyn Task>,
         mut course: Box<dyn Course>,
         setting: Setting,
         state: Arc<SharedState>,
-        data: Arc<Dataset>,
         store: Arc<Store>,
     ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
@@ -67,20 +68,18 @@ impl TrainerHandle {
         let generation = Arc::new(AtomicU64::new(0));
         let cut = Arc::new(AtomicU64::new(0));
         let mut worker = Worker {
-            trainer,
+            task,
             reached: 0,
             signs: 0,
             waited: Duration::ZERO,
             not_finite: false,
             setting,
             state,
-            data,
             store,
             events: event_queue,
             generation: generation.clone(),
             cut: cut.clone(),
             spare: None,
-            validation: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
             if course.has_moments() {
@@ -89,6 +88,7 @@ impl TrainerHandle {
             if run(&mut *course, &mut worker, job_queue) && course.has_moments() {
                 worker.save();
             }
+            worker.end();
         })?;
         Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
     }
@@ -122,21 +122,41 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
             }
             Job::Ahead(mut ahead) => {
                 course.hear(std::mem::take(&mut ahead.news));
-                course.go_ahead(worker, &ahead)
+                unless_gone(course.go_ahead(worker, &ahead), || TrainerEvent::WentAhead { ended: Instant::now() })
             }
             Job::Retake { round, base, news } => {
                 course.hear(news);
-                course.retake(worker, round, base).map(|made| TrainerEvent::Retaken { round, base, made })
+                let made = unless_gone(course.retake(worker, round, base), || None);
+                made.map(|made| TrainerEvent::Retaken { round, base, made })
             }
             Job::Validate { sequences } => match worker.validate_head(sequences) {
-                Ok(()) => continue,
-                Err(message) => Err(message),
+                Ok(true) => continue,
+                Ok(false) | Err(Trouble::Gone(_)) => Ok(TrainerEvent::NotValidated),
+                Err(trouble) => Err(trouble),
             },
         };
-        let said = said.unwrap_or_else(|message| TrainerEvent::Failed { message, diverged: worker.not_finite });
+        let said = said.unwrap_or_else(|trouble| match trouble {
+            Trouble::Failed(message) => TrainerEvent::Failed { message, diverged: worker.not_finite },
+            Trouble::Gone(why) => TrainerEvent::Gone { why },
+        });
+        let rests = matches!(said, TrainerEvent::Trained(_));
         if worker.events.blocking_send(said).is_err() {
             return false;
         }
+        if rests {
+            worker.task.rest();
+        }
     }
     true
+}
+
+/// The result of a job that may be left undone when the task has lost what it trained with.
+fn unless_gone<T>(result: Result<T, Trouble>, otherwise: impl FnOnce() -> T) -> Result<T, Trouble> {
+    match result {
+        Err(Trouble::Gone(why)) => {
+            tracing::warn!("{why}");
+            Ok(otherwise())
+        }
+        result => result,
+    }
 }

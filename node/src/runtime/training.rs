@@ -100,6 +100,12 @@ impl Driver {
                 self.fetch_shards(vec![shard]);
                 Ok(())
             }
+            TrainerEvent::NotValidated => Ok(()),
+            TrainerEvent::Gone { why } => {
+                self.device.rest();
+                tracing::warn!("{why}");
+                self.use_device().await
+            }
             TrainerEvent::Failed { message, diverged } => {
                 let code = if diverged { Code::Diverged } else { Code::Refused };
                 Err(Failure::message(code, format!("training failed: {message}")))
