@@ -321,6 +321,8 @@ mutations! {
     AnyRing,
     /// Outer step: the momentum is not applied ahead.
     PlainMomentum,
+    /// Outer step: elements of kind mean are stepped as learned ones are.
+    LearnMeans,
     /// Outer step: AdamW decays parameters of one dimension, too.
     DecayOfGains,
     /// State: the number of vectors is not in the root.

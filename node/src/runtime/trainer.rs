@@ -1,5 +1,5 @@
-//! The thread that owns the run's task, and with it the device. It does one job at a time, and never waits for a disk or
-//! for the network.
+//! The thread that owns the run's task, and with it the device. It does one job at a time, and never waits for a disk
+//! or for the network.
 
 use super::head::SharedState;
 use gossip::Gossip;

@@ -167,7 +167,7 @@ impl World {
         let vector = self.contribution(node, &training, span);
         let vector = Rc::new(self.inflated(node, vector));
         let payload = update::contribution_digest(&vector);
-        let tokens = span.count * u64::from(self.spec.model.seq_len);
+        let tokens = span.count * u64::from(self.spec.sample_weight());
         let norm_bits = trainer::norm(&vector).to_bits();
         let upload_kbps = self.uplink(node, round);
         let measured = Measured { step_us: pace as u32, upload_kbps, reduce_us: 0, norm_bits };

@@ -165,7 +165,7 @@ fn steps(section: &str, spec: &RunSpec, contributors: &[usize]) -> Json {
         assert!(rule.apply(&mut state, &decoded), "the state stays finite");
         let next = parent.round + 1;
         let constants = match rule {
-            Rule::Nesterov { lr, momentum } => object! {"lr": bits(lr), "momentum": bits(momentum)},
+            Rule::Nesterov { lr, momentum, .. } => object! {"lr": bits(lr), "momentum": bits(momentum)},
             Rule::AdamW(_) => object! {
                 "lr": wide_bits(schedule::rate(&spec.inner, &spec.budget, next, 0, parent.tokens)),
                 "scale": bits(rule.scale(decoded.chunks(CHUNK_ELEMENTS).map(
@@ -192,7 +192,7 @@ fn fragments() -> Json {
     const ELEMENTS: usize = 2 * CHUNK_ELEMENTS + 100;
     let turns = Fragments::new(2, ELEMENTS, CHUNK_ELEMENTS);
     let mut state = State::initial(made_up(ELEMENTS, 7_919), SyncMode::Rounds);
-    let rule = Rule::Nesterov { lr: 0.7, momentum: 0.9 };
+    let rule = Rule::Nesterov { lr: 0.7, momentum: 0.9, learned: usize::MAX };
     let mut steps = Vec::new();
     for round in 1..=3u64 {
         let range = turns.of_round(round);

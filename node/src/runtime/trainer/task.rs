@@ -1,5 +1,5 @@
-//! The seam between rounds of training and what is trained. A task is asked in sample numbers, and told which come next;
-//! where a batch comes from is its own affair.
+//! The seam between rounds of training and what is trained. A task is asked in sample numbers, and told which come
+//! next; where a batch comes from is its own affair.
 
 use starling_protocol::Digest;
 use starling_store::Store;
