@@ -8,6 +8,7 @@ mod arrival;
 mod background;
 mod beginning;
 mod begun;
+mod bridge;
 mod candidate;
 mod canonical;
 mod catch_up;

@@ -136,6 +136,7 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
             },
         };
         let said = said.unwrap_or_else(|trouble| match trouble {
+            Trouble::Failed(message) if worker.task.fail(&message) => TrainerEvent::Gone { why: message },
             Trouble::Failed(message) => TrainerEvent::Failed { message, diverged: worker.not_finite },
             Trouble::Gone(why) => TrainerEvent::Gone { why },
         });

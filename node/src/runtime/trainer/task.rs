@@ -46,6 +46,12 @@ pub trait Task: Send {
     /// Keeps what the inner optimizer remembers for the node's next start.
     fn save(&mut self, store: &Store);
 
+    /// Hears that rounds cannot go on with what it gave, and why; whether they may be asked for again, so that the node
+    /// goes on.
+    fn fail(&mut self, _why: &str) -> bool {
+        false
+    }
+
     /// A round's contribution is handed over, and nobody waits for the task.
     fn rest(&mut self) {}
 

@@ -1,0 +1,207 @@
+//! The trainer's command (`starling train ... -- CMD`): it runs as long as the node does, and is started again when it
+//! ends, after pauses that grow.
+
+use super::said::shown;
+use crate::exit::{Code, Failure};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The variable that names the node's socket to the command.
+pub const SOCKET_VARIABLE: &str = "STARLING_TRAINER";
+/// The pause before the command is started again: it doubles from the first to the last with each end that comes
+/// soon after its start.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// An end after this time is not soon.
+const SOON: Duration = Duration::from_secs(60);
+/// Interval at which the command is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time in which the command has to end when it is asked to.
+const ENDS: Duration = Duration::from_secs(5);
+/// Bytes of a line that are shown at a time.
+const LINE_BYTES_MAX: usize = 2048;
+
+/// A command that runs beside the node, and ends when this is dropped.
+pub struct TrainerCommand {
+    is_over: Arc<AtomicBool>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl TrainerCommand {
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn start(command: &[String], socket: &Path) -> Result<Self, Failure> {
+        let first = launched(command, socket)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (command, socket, over) = (command.to_vec(), socket.to_path_buf(), is_over.clone());
+        let watching = move || watch(first, &command, &socket, &over);
+        let watcher = std::thread::Builder::new().name("trainer-command".into()).spawn(watching)?;
+        Ok(Self { is_over, watcher: Some(watcher) })
+    }
+}
+
+impl Drop for TrainerCommand {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+fn launched(command: &[String], socket: &Path) -> Result<Child, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Failure::message(Code::Usage, "name the trainer's command after --, such as `-- python train.py`"));
+    };
+    let socket = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
+    let mut prepared = Command::new(program);
+    prepared.args(arguments).env(SOCKET_VARIABLE, socket);
+    // A group of its own: the node ends all that the command has started, and Ctrl-C asks the node alone.
+    prepared.process_group(0);
+    prepared.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = prepared.spawn().map_err(|e| {
+        let why = format!("the trainer's command `{program}` cannot be started: {}", starling_words::of(&e));
+        Failure::message(Code::Usage, why)
+    })?;
+    relay(child.stdout.take());
+    relay(child.stderr.take());
+    Ok(child)
+}
+
+/// Shows what the command writes as lines of the node's log, so that they do not mix with its own.
+fn relay(output: Option<impl Read + Send + 'static>) {
+    let Some(mut output) = output else { return };
+    let relaying = move || {
+        let (mut line, mut piece) = (Vec::new(), [0; 1024]);
+        while let Ok(read) = output.read(&mut piece) {
+            if read == 0 {
+                break;
+            }
+            for byte in piece.iter().take(read) {
+                match *byte {
+                    b'\n' | b'\r' => show(&mut line),
+                    _ if line.len() >= LINE_BYTES_MAX => {
+                        show(&mut line);
+                        line.push(*byte);
+                    }
+                    _ => line.push(*byte),
+                }
+            }
+        }
+        show(&mut line);
+    };
+    if let Err(e) = std::thread::Builder::new().name("trainer-lines".into()).spawn(relaying) {
+        tracing::warn!("what the trainer writes is not shown: {}", starling_words::of(&e));
+    }
+}
+
+fn show(line: &mut Vec<u8>) {
+    if !line.is_empty() {
+        tracing::info!("trainer: {}", shown(&String::from_utf8_lossy(line)));
+    }
+    line.clear();
+}
+
+/// Keeps the command running until it is over.
+fn watch(first: Child, command: &[String], socket: &Path, over: &AtomicBool) {
+    let (mut child, mut pause) = (Some(first), Duration::ZERO);
+    loop {
+        let started = Instant::now();
+        if let Some(running) = child.take() {
+            let Some(how) = ended(running, over) else { return };
+            pause = next_pause(pause, started.elapsed());
+            tracing::warn!("the trainer's command has ended ({how}); it is started again in {} s", pause.as_secs());
+        }
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            if over.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        match launched(command, socket) {
+            Ok(again) => child = Some(again),
+            Err(failure) => {
+                pause = next_pause(pause, Duration::ZERO);
+                tracing::warn!("{}", failure.error);
+            }
+        }
+    }
+}
+
+/// The pause after an end, so long after the start, that comes after another pause.
+fn next_pause(last: Duration, ran: Duration) -> Duration {
+    let [least, most] = PAUSES;
+    if ran >= SOON { least } else { (2 * last).clamp(least, most) }
+}
+
+/// Waits for the end of the command, and tells how it was; none if the node has ended it.
+fn ended(mut child: Child, over: &AtomicBool) -> Option<String> {
+    let mut asked: Option<Instant> = None;
+    loop {
+        match child.try_wait() {
+            Ok(Some(_)) if asked.is_some() => return None,
+            Ok(Some(status)) => return Some(status.to_string()),
+            Ok(None) => {}
+            Err(e) => return Some(starling_words::of(&e)),
+        }
+        match asked {
+            None if over.load(Ordering::Acquire) => {
+                let _ = kill_process_group(Pid::from_child(&child), Signal::TERM);
+                asked = Some(Instant::now());
+            }
+            Some(asked) if asked.elapsed() >= ENDS => {
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            }
+            _ => {}
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_ends_come_soon() {
+        let seconds = Duration::from_secs;
+        let mut pause = seconds(0);
+        let grown: Vec<u64> = (0..8)
+            .map(|_| {
+                pause = next_pause(pause, seconds(3));
+                pause.as_secs()
+            })
+            .collect();
+        assert_eq!(grown, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(next_pause(pause, seconds(61)), seconds(1), "it ran for long");
+    }
+
+    #[test]
+    fn a_command_gets_the_socket_and_ends_with_the_node() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, told) = (folder.path().join("trainer.sock"), folder.path().join("told"));
+        let script = format!("echo \"$STARLING_TRAINER\" > '{0}.new' && mv '{0}.new' '{0}'; sleep 600", told.display());
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        let running = TrainerCommand::start(&command, &socket).expect("there is a shell");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !told.exists() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        let said = std::fs::read_to_string(&told).expect("the command has run");
+        assert_eq!(said.trim(), socket.to_string_lossy());
+        let before = Instant::now();
+        drop(running);
+        assert!(before.elapsed() < Duration::from_secs(30), "it does not wait for the command's own end");
+        assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], &socket).is_err());
+        assert!(TrainerCommand::start(&[], &socket).is_err());
+    }
+}
