@@ -3,14 +3,11 @@
 
 use super::{DataSpec, ModelSpec, RunSpec};
 use crate::Digest;
-use crate::limits::{
-    PARAMETERS_MAX, SCHEMA_BYTES_MAX, TENSOR_DIMENSIONS_MAX, TENSOR_NAME_BYTES_MAX, TENSORS_MAX,
-};
+use crate::limits::{PARAMETERS_MAX, SCHEMA_BYTES_MAX, TENSOR_DIMENSIONS_MAX, TENSOR_NAME_BYTES_MAX, TENSORS_MAX};
 use crate::wire::number::numbered;
 use crate::wire::{WireError, binary, bounded};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fmt;
 
 const SCHEMA_DOMAIN: &str = "starling task schema v1";
 const WHAT: &str = "schema of a task";
@@ -169,8 +166,15 @@ impl TaskSchema {
             if run.name != here.name {
                 return Some(format!("{} here, the run has {} at this place", here.name, run.name));
             }
-            if run != here {
-                return Some(format!("{}: {} here, the run has {}", run.name, Form(here), Form(run)));
+            let name = &run.name;
+            if run.shape != here.shape {
+                return Some(format!("{name}: {:?} here, the run has {:?}", here.shape, run.shape));
+            }
+            if run.dtype != here.dtype {
+                return Some(format!("{name}: {} here, the run has {}", here.dtype, run.dtype));
+            }
+            if run.kind != here.kind {
+                return Some(format!("{name}: kind {} here, the run has {}", here.kind, run.kind));
             }
         }
         let (run, here) = (self.tensors.len(), theirs.tensors.len());
@@ -180,16 +184,6 @@ impl TaskSchema {
     /// Whether it is the one that a run names, with its counts.
     pub fn is_of(&self, spec: &ExternalSpec) -> bool {
         (self.elements(), self.learned(), self.digest()) == (spec.parameters, spec.learned, spec.schema)
-    }
-}
-
-/// Shape, and whatever else is not as usual.
-struct Form<'a>(&'a TaskTensor);
-
-impl fmt::Display for Form<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(tensor) = self;
-        write!(f, "{:?} {} {}", tensor.shape, tensor.dtype, tensor.kind)
     }
 }
 
@@ -280,7 +274,7 @@ mod tests {
         };
         assert_eq!(said(|_| ()), None);
         let other = said(|s| s.tensors[1].shape = vec![4]).unwrap();
-        assert_eq!(other, "norm.weight: [4] f32 learned here, the run has [3] f32 learned");
+        assert_eq!(other, "norm.weight: [4] here, the run has [3]");
         assert!(said(|s| s.tensors[1].dtype = TensorType::Bf16).unwrap().contains("bf16"));
         assert!(said(|s| s.tensors[0].name = "other".into()).unwrap().starts_with("other here"));
         assert_eq!(said(|s| drop(s.tensors.pop())).unwrap(), "2 tensors here, the run has 3");

@@ -163,3 +163,7 @@ fn not_taken(error: &io::Error) -> Broken {
         _ => Broken::Ended(starling_words::of(error)),
     }
 }
+
+#[cfg(test)]
+#[path = "frames_test.rs"]
+mod tests;
