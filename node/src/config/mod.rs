@@ -8,3 +8,4 @@ pub mod model_table;
 pub mod node_file;
 pub mod run_file;
 pub mod sync_table;
+pub mod task_table;

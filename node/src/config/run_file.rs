@@ -6,6 +6,7 @@
 use super::flock_tables::{AdmissionTable, GRACE_S_MAX, JoinTable, PartitionTable, node_id};
 use super::model_table::ModelTable;
 use super::sync_table::{SyncTable, table_or_mode};
+use super::task_table::TaskTable;
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file::{self, ConfigError};
@@ -16,8 +17,6 @@ use starling_protocol::limits::JOIN_PATIENCE_MAX;
 use starling_protocol::run::{Budget, DataSpec, InnerSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
 
-/// Inner steps of a round.
-const STEPS_DEFAULT: u32 = 30;
 /// Examples of keys that must be there.
 const EXAMPLES: [(&str, &str); 1] =
     [("name", "`name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 of a-z, 0-9 and -")];
@@ -36,6 +35,8 @@ pub struct RunFile {
     pub model: ModelTable,
     #[serde(default)]
     pub data: DataTable,
+    #[serde(default, skip_serializing_if = "TaskTable::is_default")]
+    pub task: TaskTable,
     #[serde(default)]
     pub inner: InnerTable,
     #[serde(default)]
@@ -103,6 +104,17 @@ pub struct DataTable {
     /// Digest of the data manifest, for nodes that have no copy of the text: they fetch it from peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
+    /// Whose data nodes read, with an external task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<DataMode>,
+}
+
+/// Whose data the nodes of a run with an external task read. Left out: the same ones, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataMode {
+    /// Each its own.
+    Private,
 }
 
 impl Default for DataTable {
@@ -114,6 +126,7 @@ impl Default for DataTable {
             holdout: 0.01,
             bytes_max: 64 << 20,
             manifest: None,
+            mode: None,
         }
     }
 }
@@ -192,6 +205,9 @@ mod defaults {
 }
 
 impl RunFile {
+    /// Inner steps of a round, unless every step is averaged.
+    pub const STEPS_DEFAULT: u32 = 30;
+
     /// Reads and checks a run file. Paths in it become relative to its folder.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let text = config_file::read(path).map_err(|e| match e {
@@ -243,15 +259,20 @@ impl RunFile {
             None => None,
         };
         let steps = self.inner.steps.unwrap_or(match self.sync.mode()? {
-            SyncMode::Rounds => STEPS_DEFAULT,
+            SyncMode::Rounds => Self::STEPS_DEFAULT,
             SyncMode::EveryStep => 1,
         });
         let sync = self.sync.spec(steps)?;
+        let task = self.external()?;
+        let (model, data) = match task {
+            Some(_) => self.of_external(),
+            None => (self.model.spec(tokenizer_vocab)?, data),
+        };
         let spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
             creator,
-            model: self.model.spec(tokenizer_vocab)?,
+            model,
             data,
             inner: InnerSpec {
                 steps,
@@ -274,6 +295,7 @@ impl RunFile {
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
             beginning: self.model.begins_with()?,
+            task,
         };
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)

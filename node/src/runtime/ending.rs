@@ -71,7 +71,8 @@ impl Driver {
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
-        diverged_text(self.gauges.last_losses(), self.spec.model.vocab)
+        // The losses of another task tell no stranger whether they are good.
+        if self.spec.task.is_some() { None } else { diverged_text(self.gauges.last_losses(), self.spec.model.vocab) }
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final

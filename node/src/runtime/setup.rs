@@ -5,9 +5,11 @@ use super::beginning::{Beginning, engine, variants};
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
 use super::first::{Begins, first_state};
-use super::footing::{bind_run, open_store, open_trainer};
+use super::footing::{bind_run, open_store};
+use super::guest::{self, Guest};
 use super::hearing;
-use super::language::LanguageModel;
+use super::learned::shapes;
+use super::learner::Learner;
 use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
@@ -16,15 +18,15 @@ use super::ports::Ports;
 use super::residuals::Residuals;
 use super::settings;
 use super::source::Source;
+use super::task_schema;
 use super::text;
 use super::ticket::TicketMaker;
 use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
 use super::weights::Load;
 use crate::cli::TrainArgs;
-use crate::config::model_table::model_config;
 use crate::config::node_file::NodeFile;
-use crate::config::run_file::{RunFile, trainer_options};
+use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
@@ -35,13 +37,12 @@ use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
-use starling_kernels::{DeviceChoice, ModelConfig};
+use starling_kernels::DeviceChoice;
 use starling_protocol::engine::io::Finish;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::State;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, wire};
-use starling_store::TensorShape;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,8 +72,9 @@ pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(async {
+        let (guest, begun) = guest::begin(args, &node, &mut asked).await?.unzip();
         let origin = asked.resolve(&node).await?;
-        run(args, node, origin, (wanted, weights)).await
+        run(args, node, origin, (wanted, begun.or(weights), guest)).await
     })?;
     // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
@@ -140,7 +142,7 @@ async fn run(
     args: &TrainArgs,
     node: NodeFile,
     origin: Origin,
-    (wanted, weights): (settings::Settings, Option<State>),
+    (wanted, weights, guest): (settings::Settings, Option<State>, Option<Guest>),
 ) -> Result<Finish, Failure> {
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let home = node.home_for(origin.name());
@@ -156,6 +158,7 @@ async fn run(
         RunSource::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
         RunSource::Spec(spec) => (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?),
     };
+    guest::check_flags(args, &spec)?;
     let admission = origin.admission(&spec, &identity.node_id())?;
     let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &home, &spec, &spec_bytes)?;
@@ -163,22 +166,20 @@ async fn run(
     bootstrap.extend(origin.ticket.iter().flat_map(|ticket| ticket.addresses.iter().cloned()));
     screen.fly(&spec.name, spec.budget.rounds, spec.budget.tokens);
 
-    let model = model_config(&spec.model);
-    let options = trainer_options(&spec.inner, node.threads);
     screen.stage("opening the device");
-    let trainer = open_trainer(args, &device, &model, &options)?;
+    let learner = Learner::open(args, &device, &spec, node.threads)?;
     screen.stage("making the first parameters, or reading the state from the disk");
     let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
     let begins = Begins { weights, founds: found, peers: !bootstrap.is_empty() };
-    let canonical = first_state(&model, &spec, &store, begins).await?;
-    let device_name = trainer.device().to_string();
+    let canonical = first_state(&spec, &store, begins).await?;
+    let device_name = learner.device();
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
         run: spec.name.clone(),
         run_digest: spec.digest().to_string(),
         home: home.display().to_string(),
         device: device_name.clone(),
-        parameters: model.parameters(),
+        parameters: spec.parameters(),
         memory_bytes,
         disk_bytes,
         metrics: metrics.map(|address| format!("http://{address}/metrics")),
@@ -198,9 +199,21 @@ async fn run(
     #[cfg(feature = "byzantine")]
     crate::byzantine::attack(&spec, &net_options).await;
     let (net, mut net_events) = Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
-    let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
-    show_data(&data, &spec, &mut screen);
-    data.require_sequences(model.seq_len)?;
+    let (data, mut early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
+    let guest = match (guest, &spec.task) {
+        (None, Some(task)) => {
+            let schema = task_schema::complete(task, &home, (&net, &mut net_events, &mut early), &mut screen).await?;
+            Some(Guest::open((args, &node, &home), &spec, task, (schema, identity.node_id().to_string()))?)
+        }
+        (guest, _) => guest,
+    };
+    match &guest {
+        Some(guest) => serving.set_schema(guest.schema().encode()),
+        None => {
+            show_data(&data, &spec, &mut screen);
+            data.require_sequences(spec.model.seq_len as usize)?;
+        }
+    }
     let data = Arc::new(data);
     serving.set_data(data.clone());
 
@@ -210,7 +223,8 @@ async fn run(
     crate::byzantine::speak(identity.signer(), spec.digest());
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let extras = tokenizer_file(&origin.run, &home)?;
-    let naming = Naming { node: identity.node_id(), spec: spec_bytes, tensors: shapes(&model), extras };
+    let tensors = shapes(&spec, guest.as_ref().map(Guest::schema));
+    let naming = Naming { node: identity.node_id(), spec: spec_bytes, tensors, extras };
     let fragments = Fragments::of(&spec.sync, canonical.elements());
     let ways = (fragments, spec.sync.mode);
     let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
@@ -221,9 +235,9 @@ async fn run(
     let gossip = pair_setting(&spec, &net);
     let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());
     let (course, setting) = (course(&spec.sync, gossip), setting(&spec, &residuals));
-    let task = Box::new(LanguageModel::new(trainer, data.clone(), model.seq_len));
+    let task = learner.task(&spec, &data, guest.as_ref())?;
     let trainer = TrainerHandle::start(task, course, setting, ledger.state.clone(), store.clone())?;
-    let elements = model.parameters() as usize;
+    let elements = spec.parameters() as usize;
     let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
     Driver::run(Parts {
@@ -273,12 +287,6 @@ fn net_options(node: &NodeFile, run: Digest, listen: Vec<Multiaddr>, source: Arc
         source,
         verify: None,
     }
-}
-
-/// The tensors of a model, in the order of the flat vector.
-fn shapes(model: &ModelConfig) -> Vec<TensorShape> {
-    let tensors = model.schema().tensors.into_iter();
-    tensors.map(|tensor| TensorShape { name: tensor.name, shape: tensor.shape }).collect()
 }
 
 /// The settings of all rounds, as the trainer has them.

@@ -132,7 +132,7 @@ impl Driver {
             tokens: trained.tokens,
             seconds: trained.seconds,
         });
-        let why = self.gauges.losses.trained(trained.loss, f64::from(self.spec.model.vocab).ln());
+        let why = self.gauges.losses.trained(trained.loss, self.guessing());
         let halts = why.is_some_and(|why| self.diverges(trained.round, why));
         self.contributions.make(trained.payload, trained.delta);
         let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
@@ -171,8 +171,16 @@ impl Driver {
         true
     }
 
-    /// Bytes of text a token, on average over the held-out text.
+    /// The loss of a model that knows nothing, above any if nobody knows it.
+    fn guessing(&self) -> f64 {
+        if self.spec.task.is_some() { f64::INFINITY } else { f64::from(self.spec.model.vocab).ln() }
+    }
+
+    /// Bytes of text a token, on average over the held-out text; 1 where losses are of no text.
     fn bytes_per_token(&self) -> f64 {
+        if self.spec.task.is_some() {
+            return 1.0;
+        }
         self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }
 }

@@ -92,7 +92,7 @@ fn node_file(args: &DoctorArgs) -> Result<NodeFile, Failure> {
 fn run_file(path: &Path) -> (Option<(String, RunSpec)>, Finding) {
     match RunFile::load(path).and_then(|file| Ok((check_run_file(&file)?.0, file.name))) {
         Ok((spec, name)) => {
-            let what = format!("{name}: {} parameters", spec.model.parameters());
+            let what = format!("{name}: {} parameters", spec.parameters());
             (Some((name, spec)), Finding::good("run", what))
         }
         Err(failure) => (None, Finding::told("run", Bad, &failure.error.to_string())),

@@ -59,7 +59,7 @@ impl Course for Rounds {}
 impl Worker {
     /// Trains one round by its course.
     pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<TrainerEvent, Trouble> {
-        match self.ready(job.generation) {
+        match self.ready(job.generation, job.base) {
             Ready::AsBefore => {}
             Ready::Anew => course.lose(),
             Ready::Unwanted => return Ok(TrainerEvent::Stopped),

@@ -158,7 +158,7 @@ impl Course for Own {
     /// Makes inner steps of the round after the one whose record is being made. However they end, they are kept until
     /// the next job tells whether they count.
     fn go_ahead(&mut self, worker: &mut Worker, job: &Ahead) -> Result<TrainerEvent, Trouble> {
-        match worker.ready(job.generation) {
+        match worker.ready(job.generation, job.base) {
             Ready::AsBefore => {}
             Ready::Anew => self.lose(),
             Ready::Unwanted => return Ok(TrainerEvent::WentAhead { ended: Instant::now() }),

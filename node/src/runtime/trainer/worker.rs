@@ -57,10 +57,10 @@ impl Worker {
         self.task.save(&self.store);
     }
 
-    /// Waits until the task can be asked, as long as this generation of jobs lasts.
-    pub fn ready(&mut self, generation: u64) -> Ready {
-        let newest = self.generation.clone();
-        self.task.ready(&move || newest.load(Ordering::Acquire) == generation)
+    /// Waits until the task can be asked, as long as this generation of jobs lasts and the state is that of `base`.
+    pub fn ready(&mut self, generation: u64, base: Digest) -> Ready {
+        let (newest, state) = (self.generation.clone(), self.state.clone());
+        self.task.ready(&move || newest.load(Ordering::Acquire) == generation && state.head().base == base)
     }
 
     /// Tells the task where the parameters stand that are loaded next.
