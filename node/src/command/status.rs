@@ -101,6 +101,7 @@ fn text(status: &Status, verbose: bool) -> String {
     );
     out += &merging_text(&status.merged, status.offers.as_ref());
     out += &status.gossip.as_ref().map(gossip_text).unwrap_or_default();
+    out += &status.trainer.as_ref().map(|trainer| format!("trainer: {trainer}\n")).unwrap_or_default();
     out += &match &status.waiting {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),

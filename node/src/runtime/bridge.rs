@@ -10,6 +10,7 @@ mod founding;
 mod frames;
 mod link;
 mod memory;
+mod note;
 mod refusal;
 mod said;
 
@@ -22,3 +23,4 @@ pub use door::Door;
 pub use external::External;
 pub use founding::{Founded, Wish, found};
 pub use link::{Terms, Wanted};
+pub use note::Note;

@@ -1,7 +1,7 @@
 //! The trainer that a node's user brings, from the node's start to its end: its socket, its command, and with a founder
 //! the first state of the run (`docs/bridge.md`).
 
-use super::bridge::{Door, External, Founded, Terms, TrainerCommand, Wanted, Wish, found};
+use super::bridge::{Door, External, Founded, Note, Terms, TrainerCommand, Wanted, Wish, found};
 use super::learned::keep_schema;
 use super::origin::Asked;
 use crate::cli::TrainArgs;
@@ -27,6 +27,7 @@ pub struct Guest {
     door: Arc<Door>,
     schema: TaskSchema,
     patience: Duration,
+    note: Arc<Note>,
     _command: Option<TrainerCommand>,
 }
 
@@ -43,7 +44,7 @@ impl Guest {
         let terms = terms(home, (&spec.name, me), (spec.inner.samples(1), steps), wanted);
         let door = Arc::new(Door::open(home, terms)?);
         let command = command(args, &door)?;
-        Ok(Self { door, schema, patience: node.trainer.patience(), _command: command })
+        Ok(Self { door, schema, patience: node.trainer.patience(), note: Arc::default(), _command: command })
     }
 
     /// The tensors of the run.
@@ -51,9 +52,15 @@ impl Guest {
         &self.schema
     }
 
+    /// The trainer's present state, for people.
+    pub fn note(&self) -> Arc<Note> {
+        self.note.clone()
+    }
+
     /// The task of the trainer thread.
     pub fn task(&self, spec: &RunSpec, task: &ExternalSpec) -> External {
-        External::new(self.door.clone(), task.clone(), spec.inner.samples(1), self.patience)
+        let times = (spec.inner.samples(1), self.patience);
+        External::new(self.door.clone(), task.clone(), times, self.note.clone())
     }
 }
 
@@ -125,7 +132,7 @@ async fn founded(
     let Founded { task, schema, state } = founded;
     file.take_task(&task, root);
     keep_schema(home, &schema).context("cannot write the names of the run's tensors")?;
-    let guest = Guest { door, schema, patience: node.trainer.patience(), _command: command };
+    let guest = Guest { door, schema, patience: node.trainer.patience(), note: Arc::default(), _command: command };
     Ok((guest, state))
 }
 

@@ -268,6 +268,7 @@ async fn run(
             ticket: ticket_maker,
             admission,
             ports,
+            guest: guest.as_ref().map(Guest::note),
         },
     })
     .await

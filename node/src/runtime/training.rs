@@ -101,9 +101,14 @@ impl Driver {
                 Ok(())
             }
             TrainerEvent::NotValidated => Ok(()),
+            TrainerEvent::Came => {
+                let why = self.settings.guest.as_ref().map(|note| note.words()).unwrap_or_default();
+                self.show(Event::Trainer { here: true, why });
+                Ok(())
+            }
             TrainerEvent::Gone { why } => {
                 self.device.rest();
-                tracing::warn!("{why}");
+                self.show(Event::Trainer { here: false, why });
                 self.use_device().await
             }
             TrainerEvent::Failed { message, diverged } => {

@@ -71,7 +71,7 @@ fn node(wanted: Wanted) -> Node {
         folder: folder.path().join("trainer"),
     };
     let door = Arc::new(Door::open(folder.path(), terms).expect("a folder of its own"));
-    let external = External::new(door.clone(), task(), 2, LONG);
+    let external = External::new(door.clone(), task(), (2, LONG), Arc::new(Note::default()));
     Node { door, external, folder }
 }
 

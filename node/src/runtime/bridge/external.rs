@@ -4,6 +4,7 @@
 use super::super::trainer::{Coming, Learned, Place, Ready, StepAt, Task, TaskError};
 use super::door::Door;
 use super::link::{Link, no_memory};
+use super::note::Note;
 use super::refusal::{Broken, Reason, Refusal};
 use super::said::{Ask, Said};
 use starling_protocol::Digest;
@@ -50,10 +51,12 @@ pub struct External {
     unsaved: u32,
     /// That no trainer is there has been said.
     told: bool,
+    /// What people are told.
+    note: Arc<Note>,
 }
 
 impl External {
-    pub fn new(door: Arc<Door>, task: ExternalSpec, unit: u64, patience: Duration) -> Self {
+    pub fn new(door: Arc<Door>, task: ExternalSpec, (unit, patience): (u64, Duration), note: Arc<Note>) -> Self {
         Self {
             door,
             link: None,
@@ -67,6 +70,7 @@ impl External {
             left_out: 0,
             unsaved: 0,
             told: false,
+            note,
         }
     }
 
@@ -75,13 +79,17 @@ impl External {
     }
 
     fn ask(&mut self, ask: &Ask<'_>, patience: Duration) -> Result<Said, TaskError> {
+        self.link()?;
+        self.note.asked(ask.words());
         let answer = self.link()?.ask(ask, patience);
+        self.note.answered();
         answer.map_err(|broken| self.lost(&broken))
     }
 
     /// Ends the connection, which has broken.
     fn lost(&mut self, broken: &Broken) -> TaskError {
         if let Some(link) = self.link.take() {
+            self.note.gone(&broken.to_string());
             self.door.end(link);
         }
         self.leased = false;
@@ -152,7 +160,7 @@ impl Task for External {
         }
         loop {
             if let Some(link) = self.door.take(LOOK) {
-                tracing::info!("a trainer is here: {}", link.trainer.program);
+                self.note.here(&link.trainer.program);
                 (self.link, self.leased, self.told) = (Some(link), false, false);
                 return Ready::Anew;
             }

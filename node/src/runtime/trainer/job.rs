@@ -111,6 +111,8 @@ pub enum TrainerEvent {
         round: u64,
         shard: Digest,
     },
+    /// The task has what it trains with, for the first time or again.
+    Came,
     /// The task has lost what it trained with: the round can be asked for again, and begins when that is back.
     Gone {
         why: String,

@@ -60,7 +60,13 @@ impl Worker {
     /// Waits until the task can be asked, as long as this generation of jobs lasts and the state is that of `base`.
     pub fn ready(&mut self, generation: u64, base: Digest) -> Ready {
         let (newest, state) = (self.generation.clone(), self.state.clone());
-        self.task.ready(&move || newest.load(Ordering::Acquire) == generation && state.head().base == base)
+        let goes_on = move || newest.load(Ordering::Acquire) == generation && state.head().base == base;
+        let ready = self.task.ready(&goes_on);
+        if ready == Ready::Anew {
+            // It is for watching alone.
+            let _ = self.events.try_send(TrainerEvent::Came);
+        }
+        ready
     }
 
     /// Tells the task where the parameters stand that are loaded next.
