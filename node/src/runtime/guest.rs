@@ -78,11 +78,7 @@ pub fn check_flags(args: &TrainArgs, spec: &RunSpec) -> Result<(), Failure> {
 
 /// Completes a run file whose task is not known yet: from the node's folder, or with what the founder's trainer brings.
 /// Then the trainer stays, and the run's first state is returned with it.
-pub async fn begin(
-    args: &TrainArgs,
-    node: &NodeFile,
-    asked: &mut Asked,
-) -> Result<Option<(Guest, State)>, Failure> {
+pub async fn begin(args: &TrainArgs, node: &NodeFile, asked: &mut Asked) -> Result<Option<(Guest, State)>, Failure> {
     let Some(file) = asked.file.as_deref_mut().filter(|file| file.awaits_founder()) else { return Ok(None) };
     let home = node.home_for(&file.name);
     let bound = Run::of_folder(&home).and_then(|run| wire::decode_spec(&run.spec).ok());

@@ -52,8 +52,8 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec, PartitionSpec, RunSpec,
-    SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec, PartitionSpec,
+    RunSpec, SyncMode, SyncSpec,
 };
 use crate::sample;
 use options::Options;
@@ -88,6 +88,7 @@ pub fn specification(options: &Options) -> RunSpec {
         join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
         model: if options.external { ModelSpec::of_external() } else { small.model },
+        data: if options.external { DataSpec::of_external() } else { small.data },
         beginning: (options.from_weights || options.external).then(|| trainer::State::initial(options.mode).root),
         task: options.external.then(trainer::task),
         ..small

@@ -61,7 +61,7 @@ impl Frames {
 
     /// Waits until this time for something to read, or for the end of the connection; whether there is any.
     pub fn has_come(&self, until: Instant) -> bool {
-        let mut byte = [0; 1];
+        let mut byte = [0u8; 1];
         loop {
             match rustix::net::recv(self.stream.as_fd(), &mut byte[..], RecvFlags::PEEK) {
                 Err(e) if is_nothing(&io::Error::from(e)) && Instant::now() < until => {}
@@ -121,7 +121,7 @@ impl Frames {
 
 /// Whether the other side of a connection is still there.
 pub fn is_alive(stream: &UnixStream) -> bool {
-    let mut byte = [0; 1];
+    let mut byte = [0u8; 1];
     let peeked = rustix::net::recv(stream.as_fd(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     match peeked {
         Ok((_, read)) => read > 0,
