@@ -17,6 +17,8 @@ use starling_protocol::limits::JOIN_PATIENCE_MAX;
 use starling_protocol::run::{Budget, DataSpec, InnerSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
 
+/// Inner steps of a round.
+const STEPS_DEFAULT: u32 = 30;
 /// Examples of keys that must be there.
 const EXAMPLES: [(&str, &str); 1] =
     [("name", "`name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 of a-z, 0-9 and -")];
@@ -205,9 +207,6 @@ mod defaults {
 }
 
 impl RunFile {
-    /// Inner steps of a round, unless every step is averaged.
-    pub const STEPS_DEFAULT: u32 = 30;
-
     /// Reads and checks a run file. Paths in it become relative to its folder.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let text = config_file::read(path).map_err(|e| match e {
@@ -259,7 +258,7 @@ impl RunFile {
             None => None,
         };
         let steps = self.inner.steps.unwrap_or(match self.sync.mode()? {
-            SyncMode::Rounds => Self::STEPS_DEFAULT,
+            SyncMode::Rounds => STEPS_DEFAULT,
             SyncMode::EveryStep => 1,
         });
         let sync = self.sync.spec(steps)?;

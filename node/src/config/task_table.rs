@@ -5,7 +5,7 @@ use super::run_file::{DataMode, RunFile};
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_protocol::Digest;
-use starling_protocol::limits::LEASE_SAMPLES_MAX;
+use starling_protocol::limits::PARAMETERS_MAX;
 use starling_protocol::run::{DataSpec, ExternalSpec, ModelSpec, RunSpec};
 
 /// What nodes learn.
@@ -90,17 +90,22 @@ impl RunFile {
         spec.name == self.name
     }
 
-    /// Refuses leases that no trainer gets, before one is asked.
-    pub fn check_lease(&self, steps: u32) -> Result<(), Failure> {
-        let sizes = [steps, self.inner.batch, self.inner.accumulate].map(u64::from);
-        let samples = sizes.into_iter().fold(1u64, u64::saturating_mul);
-        if (1..=LEASE_SAMPLES_MAX).contains(&samples) {
-            return Ok(());
-        }
-        let why = format!(
-            "inner: {samples} samples a round (steps x batch x accumulate), where 1 to {LEASE_SAMPLES_MAX} may be"
-        );
-        Err(Failure::message(Code::Usage, why))
+    /// The specification as far as the file has it; another task stands for the founder's.
+    ///
+    /// # Errors
+    /// The file says what no run may have, whatever the founder's trainer brings.
+    pub fn before_founding(&self) -> Result<RunSpec, Failure> {
+        let mut file = self.clone();
+        let task = ExternalSpec {
+            schema: Digest([1; 32]),
+            frozen: Digest::default(),
+            parameters: PARAMETERS_MAX,
+            learned: PARAMETERS_MAX,
+            samples: u64::from(!self.is_private()),
+            weight: self.task.weight.unwrap_or(1),
+        };
+        file.take_task(&task, Digest([1; 32]));
+        file.spec(DataSpec::of_external(), 0)
     }
 
     /// The task of the specification; none for the built-in one.
@@ -187,6 +192,7 @@ mod tests {
     fn a_file_is_completed_by_the_founders_trainer() {
         let mut plain = file("[task]\nkind = \"external\"\n");
         assert!(plain.is_external() && plain.awaits_founder());
+        assert!(plain.before_founding().is_ok_and(|spec| spec.inner.samples(1) == 8));
         assert!(refused(&plain).contains("the founder's trainer gives it"));
         plain.take_task(&task(), Digest([6; 32]));
         assert!(!plain.awaits_founder());
@@ -206,6 +212,9 @@ mod tests {
         assert!(file("").external().expect("the built-in task").is_none());
         assert!(refused(&file("[data]\nmode = \"private\"\n")).contains("goes with [task]"));
         assert!(refused(&file("[task]\nweight = 3\n")).contains("only kind = \"external\""));
+        let every_step = file("sync = \"every-step\"\n[task]\nkind = \"external\"\n").before_founding();
+        let why = every_step.map(drop).expect_err("gradients are averaged").error.to_string();
+        assert!(why.contains("sync.mode = every-step: must be \"rounds\""), "{why}");
         let sized = file("[task]\nkind = \"external\"\n[model]\nlayers = 3\n");
         assert!(refused(&sized).contains("model.layers"));
         let mut private = file("[data]\nmode = \"private\"\n[task]\nkind = \"external\"\n");

@@ -65,12 +65,13 @@ impl Guest {
 }
 
 /// Refuses flags that do not fit the run's task.
-pub fn check_flags(args: &TrainArgs, spec: &RunSpec) -> Result<(), Failure> {
-    let why = match &spec.task {
-        None if !args.command.is_empty() => "a command after -- is for runs with [task] kind = \"external\"",
-        None if args.trainer.is_some() => "--trainer is for runs with [task] kind = \"external\"",
-        Some(_) if args.null_trainer.is_some() => "--null-trainer is for the built-in model",
-        Some(_) if args.from.is_some() => "--from is for the built-in model: load the weights in the trainer",
+pub fn check_flags(args: &TrainArgs, is_external: bool) -> Result<(), Failure> {
+    let why = match is_external {
+        false if !args.command.is_empty() => "a command after -- is for runs with [task] kind = \"external\"",
+        false if args.trainer.is_some() => "--trainer is for runs with [task] kind = \"external\"",
+        true if args.null_trainer.is_some() => "--null-trainer is for the built-in model",
+        true if args.from.is_some() => "--from is for the built-in model: load the weights in the trainer",
+        true if !args.data.is_empty() => "--data is for the built-in model: a trainer reads its own data",
         _ => return Ok(()),
     };
     Err(Failure::message(Code::Usage, format!("{why}; leave it out")))
@@ -85,6 +86,7 @@ pub async fn begin(args: &TrainArgs, node: &NodeFile, asked: &mut Asked) -> Resu
     if bound.is_some_and(|spec| file.take_from(&spec)) {
         return Ok(None);
     }
+    let founding = file.before_founding()?;
     let joins = asked.ticket.is_some() || !node.bootstrap.is_empty() && !args.init;
     if joins {
         let why = "the run's task is not in its file: come with --join TICKET, or with the run file that \
@@ -96,21 +98,20 @@ pub async fn begin(args: &TrainArgs, node: &NodeFile, asked: &mut Asked) -> Resu
                    train.py`, or give --trainer wait and start it elsewhere";
         return Err(Failure::message(Code::Usage, why));
     }
-    founded((args, node, &home), file).await.map(Some)
+    founded((args, node, &home), file, &founding).await.map(Some)
 }
 
 /// Waits for the founder's trainer.
 async fn founded(
     (args, node, home): (&TrainArgs, &NodeFile, &Path),
     file: &mut RunFile,
+    founding: &RunSpec,
 ) -> Result<(Guest, State), Failure> {
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
     let wish = Wish { private: file.is_private(), weight: file.task.weight };
-    let steps = file.inner.steps.unwrap_or(RunFile::STEPS_DEFAULT);
-    let unit = u64::from(file.inner.batch).saturating_mul(u64::from(file.inner.accumulate));
-    file.check_lease(steps)?;
     let wanted = Wanted::Founder { private: wish.private };
-    let terms = terms(home, (&file.name, identity.node_id().to_string()), (unit, steps), wanted);
+    let lease = (founding.inner.samples(1), founding.inner.steps);
+    let terms = terms(home, (&file.name, identity.node_id().to_string()), lease, wanted);
     let door = Arc::new(Door::open(home, terms)?);
     let command = command(args, &door)?;
     tracing::info!("waiting for the trainer that the run begins with, at {}", door.path().display());

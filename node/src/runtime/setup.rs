@@ -60,6 +60,9 @@ pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let node = node_file(args, again.as_ref())?;
     let wanted = settings::Settings::of(args, &node)?;
     let mut asked = Asked::from_args(args, again.as_ref(), &node)?;
+    if let Some(file) = &asked.file {
+        guest::check_flags(args, file.is_external())?;
+    }
     let weights = match (&args.from, &mut asked.file) {
         (Some(folder), Some(file)) => Some(load(folder)?.begin(file)?),
         _ => None,
@@ -158,7 +161,7 @@ async fn run(
         RunSource::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
         RunSource::Spec(spec) => (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?),
     };
-    guest::check_flags(args, &spec)?;
+    guest::check_flags(args, spec.task.is_some())?;
     let admission = origin.admission(&spec, &identity.node_id())?;
     let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &home, &spec, &spec_bytes)?;
