@@ -206,7 +206,7 @@ impl Node {
     fn round(&mut self, round: u64) -> Result<(Vec<Learned>, [f32; 6]), TaskError> {
         self.external.stand(&place(round));
         self.external.load(&[10.0; 6])?;
-        let mut numbers = 50..56;
+        let mut numbers = 50..56_u64;
         self.external.lease(Coming { steps: 3, samples: 6, numbers: &mut numbers })?;
         let steps = (0..3).map(|step| self.external.step(&[50 + 2 * u64::from(step), 51], StepAt { step, lr: 0.5 }));
         let learned = steps.collect::<Result<Vec<_>, _>>()?;

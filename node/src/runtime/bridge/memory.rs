@@ -147,14 +147,14 @@ mod tests {
         assert_eq!(read, parameters);
         assert!(memory.write(&parameters[1..]).is_err() && memory.read(&mut read[1..]).is_err());
 
-        assert_eq!(memory.write_numbers(1, &mut (7..20_007)).expect("it fits"), 20_000);
+        assert_eq!(memory.write_numbers(1, &mut (7..20_007_u64)).expect("it fits"), 20_000);
         let mut last = [0; 8];
         let at = memory.layout.areas[1] + 8 * 19_999;
         memory.file().read_exact_at(&mut last, at).expect("it is there");
         assert_eq!(u64::from_le_bytes(last), 20_006);
         let most = memory.layout.area_samples;
         assert!(memory.write_numbers(0, &mut (0..=most)).is_err(), "more than the area holds");
-        assert!(memory.write_numbers(2, &mut (0..1)).is_err());
+        assert!(memory.write_numbers(2, &mut (0..1_u64)).is_err());
         memory.read(&mut read).expect("it fits");
         assert_eq!(read, parameters, "areas lie behind the parameters");
     }
