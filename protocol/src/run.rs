@@ -12,11 +12,12 @@ mod check;
 mod codec;
 mod external;
 mod gains;
+mod task;
 
 pub use check::{Problem, RunError};
 pub use codec::{Codec, EngineKind, SyncMode};
-pub use external::{ExternalSpec, SchemaError, TaskSchema, TaskTensor, TensorKind, TensorType};
 pub use gains::Gains;
+pub use task::{ExternalSpec, SchemaError, TaskSchema, TaskTensor, TensorKind, TensorType};
 
 /// The specification of a run. Two nodes train together exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 mod beginning;
 pub mod checkpoint_table;
+mod external;
 pub mod flock_tables;
 pub mod in_force;
 pub mod model_table;
