@@ -27,7 +27,7 @@ pub struct Line {
     pub pause: Duration,
 }
 
-/// How a connection has ended.
+/// The end of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// The node has nothing more to ask, for good.
@@ -114,7 +114,7 @@ impl Line {
         (features, truth)
     }
 
-    /// How far off the line is at a sample, and the square of that.
+    /// The distance of the line from a sample, and its square.
     fn error(&self, sample: u64) -> (f32, f64) {
         let (features, truth) = self.point(sample);
         let error = features.iter().zip(&self.weights).map(|(x, w)| x * w).sum::<f32>() - truth;

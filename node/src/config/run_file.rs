@@ -106,12 +106,12 @@ pub struct DataTable {
     /// Digest of the data manifest, for nodes that have no copy of the text: they fetch it from peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// Whose data nodes read, with an external task.
+    /// The owner of the data, with an external task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<DataMode>,
 }
 
-/// Whose data the nodes of a run with an external task read. Left out: the same ones, by number.
+/// The data that nodes of a run with an external task read. Left out: the same ones, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataMode {

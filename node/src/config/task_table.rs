@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use starling_protocol::Digest;
 use starling_protocol::run::ExternalSpec;
 
-/// What nodes learn.
+/// The thing that nodes learn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskKind {

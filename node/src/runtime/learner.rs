@@ -1,4 +1,4 @@
-//! What trains on this node: the built-in model on a device, or a trainer that its user brings.
+//! The trainer of this node: the built-in model on a device, or a trainer that its user brings.
 
 use super::footing::open_trainer;
 use super::guest::Guest;

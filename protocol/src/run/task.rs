@@ -1,4 +1,4 @@
-//! What the trainers of a run have in common, if its nodes' users bring model and loop (`docs/protocol/2-records.md`
+//! The common ground of a run's trainers, if its nodes' users bring model and loop (`docs/protocol/2-records.md`
 //! §2.8.7, `docs/bridge.md`).
 
 use crate::Digest;
@@ -24,7 +24,7 @@ pub struct ExternalSpec {
     pub weight: u32,
 }
 
-/// How a tensor is averaged. The numbers are on the wire.
+/// The way in which a tensor is averaged. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TensorKind {

@@ -23,7 +23,7 @@ pub struct Door {
     hall: Arc<Hall>,
 }
 
-/// What the listening thread and the node share.
+/// The things that the listening thread and the node share.
 struct Hall {
     inside: Mutex<Inside>,
     came: Condvar,

@@ -51,7 +51,7 @@ pub struct External {
     unsaved: u32,
     /// That no trainer is there has been said.
     told: bool,
-    /// What people are told.
+    /// The trainer's state, as people are told.
     note: Arc<Note>,
 }
 

@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time for the first parameters.
 const FIRST: Duration = Duration::from_secs(120);
 
-/// What the run file says of a task.
+/// The run file's say about a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     /// Each node has data of its own.
@@ -23,7 +23,7 @@ pub struct Wish {
     pub weight: Option<u32>,
 }
 
-/// What the founder's trainer has given.
+/// The gifts of the founder's trainer.
 #[derive(Debug)]
 pub struct Founded {
     pub task: ExternalSpec,

@@ -19,7 +19,7 @@ const ANSWERS_MAX: Duration = Duration::from_secs(3600);
 /// Time after which a silence is told of; the next time after twice as long.
 const SILENCE_TOLD: Duration = Duration::from_secs(30);
 
-/// What a trainer has to be, to be welcome.
+/// The conditions on which a trainer is welcome.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// The run begins with it. In a run with private data samples are not counted.
@@ -28,7 +28,7 @@ pub enum Wanted {
     Fellow { task: ExternalSpec, schema: TaskSchema },
 }
 
-/// What a trainer is told when it comes.
+/// The things that a trainer is told when it comes.
 #[derive(Clone, Debug)]
 pub struct Terms {
     pub wanted: Wanted,

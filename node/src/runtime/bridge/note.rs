@@ -1,4 +1,4 @@
-//! What a person is told about the trainer: whether one is here, and what it was asked last.
+//! The trainer's state in words for a person: whether one is here, and what it was asked last.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -69,7 +69,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// How a connection came to its end.
+/// The end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The node ends it.

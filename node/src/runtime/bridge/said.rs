@@ -1,4 +1,4 @@
-//! What a node and its trainer say, as JSON (`docs/bridge.md`, sections 3 to 5). Fields that a node does not know are
+//! The words of a node and its trainer, as JSON (`docs/bridge.md`, sections 3 to 5). Fields that a node does not know are
 //! ignored.
 
 use super::memory::Layout;
@@ -111,7 +111,7 @@ impl SaidTensor {
     }
 }
 
-/// What comes from a trainer after its hello: an answer, or something that nobody has asked for.
+/// A frame of a trainer after its hello: an answer, or something that nobody has asked for.
 #[derive(Debug, Default, Deserialize)]
 pub struct Said {
     #[serde(default)]
@@ -159,7 +159,7 @@ impl<'a> From<&'a Refusal> for Refused<'a> {
     }
 }
 
-/// What a node asks.
+/// A request of a node to its trainer.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Ask<'a> {

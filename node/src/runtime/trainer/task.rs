@@ -4,7 +4,7 @@
 use starling_protocol::Digest;
 use starling_store::Store;
 
-/// What the nodes of a run learn, and from what. One thread owns it.
+/// A thing to learn, and the data from which the nodes of a run learn it. One thread owns it.
 pub trait Task: Send {
     /// Number of training samples; none if samples have no numbers, so that only their count means anything.
     fn samples(&self) -> Option<u64>;
@@ -104,7 +104,7 @@ pub struct Coming<'a> {
 pub struct Learned {
     /// Mean over the samples, before the step; in a language model in nats a token.
     pub loss: f64,
-    /// What the samples count; in a language model their tokens.
+    /// The samples' weight; in a language model their tokens.
     pub weight: u64,
 }
 
