@@ -1,5 +1,5 @@
-//! The words of a node and its trainer, as JSON (`docs/bridge.md`, sections 3 to 5). Fields that a node does not know are
-//! ignored.
+//! The words of a node and its trainer, as JSON (`docs/bridge.md`, sections 3 to 5). Fields that a node does not know
+//! are ignored.
 
 use super::memory::Layout;
 use super::refusal::{Reason, Refusal};
