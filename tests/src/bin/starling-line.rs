@@ -3,6 +3,7 @@
 //! It writes its process id beside the socket, so that tests can kill it.
 
 use starling_tests::guest::{End, Line, WEIGHTS};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,9 +11,14 @@ use std::time::{Duration, Instant};
 /// A trainer whose node is gone for so long ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The node that reads this may be gone.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 fn main() -> ExitCode {
     let Some(socket) = std::env::var_os("STARLING_TRAINER").map(PathBuf::from) else {
-        eprintln!("STARLING_TRAINER names no socket: start it with `starling train ... -- starling-line`");
+        tell("STARLING_TRAINER names no socket: start it with `starling train ... -- starling-line`");
         return ExitCode::FAILURE;
     };
     let weights = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(WEIGHTS);
@@ -24,10 +30,10 @@ fn main() -> ExitCode {
             Ok(End::Over) => return ExitCode::SUCCESS,
             Ok(End::Lost) => {}
             Ok(End::Refused(why)) => {
-                eprintln!("{why}");
+                tell(&why);
                 return ExitCode::FAILURE;
             }
-            Err(error) => eprintln!("{error:#}"),
+            Err(error) => tell(&format!("{error:#}")),
         }
         // A connection that held for a while shows that there is a node.
         if began.elapsed() > Duration::from_secs(1) {

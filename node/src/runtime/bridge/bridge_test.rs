@@ -410,6 +410,23 @@ fn a_second_trainer_is_refused_until_the_first_is_gone() {
     fake.join().expect("it ends with the node's last ask");
 }
 
+/// Socket paths are short; the folder has a link to the socket then.
+#[test]
+fn a_deep_folder_has_a_door_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path().join("deep".repeat(30));
+    std::fs::create_dir(&home).expect("a folder");
+    let wanted = Wanted::Fellow { task: task(), schema: schema() };
+    let (run, node, folder) = ("fakes".into(), "ab".into(), home.join("trainer"));
+    let door = Door::open(&home, Terms { wanted, run, node, unit: 2, steps: 3, folder }).expect("a socket");
+    let sign = home.join("trainer.sock");
+    assert_eq!(std::fs::read_link(&sign).expect("a link"), door.path());
+    joins(door.path());
+    assert!(door.take(LONG).is_some());
+    drop(door);
+    assert!(std::fs::symlink_metadata(&sign).is_err(), "nothing is left");
+}
+
 #[test]
 fn nobody_waits_for_a_trainer_that_nobody_wants() {
     let mut node = fellow();

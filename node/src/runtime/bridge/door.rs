@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The door of one node, which is shut when this is dropped.
 pub struct Door {
     path: PathBuf,
+    /// The socket in the node's folder, or a link to it.
+    sign: PathBuf,
     hall: Arc<Hall>,
 }
 
@@ -83,11 +85,17 @@ impl Door {
     pub fn open(home: &Path, terms: Terms) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&terms.folder)
             .with_context(|| format!("cannot make the folder {}", terms.folder.display()))?;
-        let path = socket_path(home);
-        let _ = std::fs::remove_file(&path);
+        let sign = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf()).join(SOCKET);
+        let path = socket_path(&sign);
+        for old in [&sign, &path] {
+            let _ = std::fs::remove_file(old);
+        }
         let cannot = || format!("cannot listen for a trainer at {}", path.display());
         let listener = UnixListener::bind(&path).with_context(cannot)?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).with_context(cannot)?;
+        if sign != path {
+            std::os::unix::fs::symlink(&path, &sign).with_context(cannot)?;
+        }
         let inside = Inside { terms, waiting: None, held: None, count: 0, is_shut: false };
         let hall = Arc::new(Hall { inside: Mutex::new(inside), came: Condvar::new() });
         let theirs = hall.clone();
@@ -106,7 +114,7 @@ impl Door {
             }
         };
         std::thread::Builder::new().name("trainer-door".into()).spawn(listening).with_context(cannot)?;
-        Ok(Self { path, hall })
+        Ok(Self { path, sign, hall })
     }
 
     /// The socket, as a trainer's program is told.
@@ -149,7 +157,9 @@ impl Drop for Door {
         self.hall.inside().is_shut = true;
         // The thread waits for a connection.
         let _ = UnixStream::connect(&self.path);
-        let _ = std::fs::remove_file(&self.path);
+        for path in [&self.path, &self.sign] {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -164,14 +174,12 @@ fn is_own(_stream: &UnixStream) -> bool {
     true
 }
 
-/// The path of the socket. Socket paths are limited to about 100 bytes, so a deep folder gets one in the temporary
-/// folder.
-fn socket_path(home: &Path) -> PathBuf {
-    let home = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf());
-    let path = home.join(SOCKET);
-    if path.as_os_str().len() < 100 {
-        return path;
+/// The path of the socket whose place is `sign`. Socket paths are limited to about 100 bytes, so a deep folder gets one
+/// in the temporary folder.
+fn socket_path(sign: &Path) -> PathBuf {
+    if sign.as_os_str().len() < 100 {
+        return sign.to_path_buf();
     }
-    let digest = blake3::hash(home.as_os_str().as_encoded_bytes()).to_hex();
+    let digest = blake3::hash(sign.as_os_str().as_encoded_bytes()).to_hex();
     std::env::temp_dir().join(format!("starling-{}-trainer.sock", &digest[..16]))
 }
