@@ -28,6 +28,7 @@ mod fellows;
 mod fetches;
 mod first;
 mod footing;
+mod foresight;
 mod gauges;
 mod glance;
 mod guest;

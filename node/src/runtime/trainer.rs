@@ -122,7 +122,9 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
             }
             Job::Ahead(mut ahead) => {
                 course.hear(std::mem::take(&mut ahead.news));
-                unless_gone(course.go_ahead(worker, &ahead), || TrainerEvent::WentAhead { ended: Instant::now() })
+                // Without steps it is told of the lease only.
+                let went = if ahead.steps > 0 { course.go_ahead(worker, &ahead) } else { worker.foresee(&ahead) };
+                unless_gone(went, || TrainerEvent::WentAhead { ended: Instant::now() })
             }
             Job::Retake { round, base, news } => {
                 course.hear(news);

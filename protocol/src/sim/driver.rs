@@ -28,6 +28,8 @@ impl World {
             Output::Train { round, base, lease, inner_steps, .. } => self.train(node, round, base, lease, inner_steps),
             Output::CutShort { round } => self.cut_short(node, round),
             Output::StopTraining { .. } => self.stop_training(node),
+            // No trainer here reads ahead.
+            Output::Ahead { steps: 0, .. } => {}
             Output::Ahead { round, base, lease, steps, .. } => self.ahead(node, (round, base), lease, steps),
             Output::Retake { round, base } => {
                 let after = self.random.between(1, 100) * MS;

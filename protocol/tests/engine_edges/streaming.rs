@@ -2,11 +2,12 @@
 
 use crate::bench::{Bench, refusals};
 use crate::fixture::{digest, id, spec, voters};
+use starling_protocol::Digest;
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::message::{Message, Ready};
 use starling_protocol::record::Span;
-use starling_protocol::run::RunSpec;
+use starling_protocol::run::{ExternalSpec, RunSpec};
 
 fn streaming(fragments: u32, overlap: u32) -> RunSpec {
     let mut spec = spec();
@@ -59,6 +60,21 @@ fn the_lease_of_the_next_record_is_told_as_soon_as_its_attempt_runs() {
         });
         assert_eq!(train, Some((round, lease, inner_steps, tokens)));
     }
+}
+
+#[test]
+fn a_trainer_from_outside_hears_of_its_next_lease_without_steps_ahead() {
+    let mut spec = spec();
+    let (schema, frozen) = (digest(6), Digest::default());
+    spec.task = Some(ExternalSpec { schema, frozen, parameters: 10, learned: 10, samples: 100, weight: 4 });
+    let mut bench = Bench::flock_of(spec, &voters(4));
+    let foreseen = ahead(&all_ready(&mut bench));
+    let [(round, lease, _, _, steps)] = foreseen[..] else { panic!("{foreseen:?}") };
+    assert_eq!(steps, 0);
+    let key = bench.running();
+    bench.decide(key);
+    let record = bench.record();
+    assert_eq!((round, lease), (record.round + 1, *record.lease_of(&id(1)).expect("a lease")));
 }
 
 #[test]

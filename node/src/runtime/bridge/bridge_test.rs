@@ -207,7 +207,7 @@ impl Node {
         self.external.stand(&place(round));
         self.external.load(&[10.0; 6])?;
         let mut numbers = 50..56_u64;
-        self.external.lease(Coming { steps: 3, samples: 6, numbers: &mut numbers })?;
+        self.external.lease(Coming { round, is_likely: false, steps: 3, samples: 6, numbers: &mut numbers })?;
         let steps = (0..3).map(|step| self.external.step(&[50 + 2 * u64::from(step), 51], StepAt { step, lr: 0.5 }));
         let learned = steps.collect::<Result<Vec<_>, _>>()?;
         let mut read = [0.0; 6];
@@ -247,13 +247,20 @@ fn a_load_in_the_middle_of_a_round_keeps_the_lease() {
     assert_eq!(node.is_ready(), Ready::Anew);
     node.round(1).expect("it trains");
     node.external.load(&[1.0; 6]).expect("it loads");
+    let mut numbers = 50..56_u64;
+    let likely = Coming { round: 2, is_likely: true, steps: 3, samples: 6, numbers: &mut numbers };
+    node.external.lease(likely).expect("it hears of it");
+    node.external.load(&[1.0; 6]).expect("it loads");
     node.round(2).expect("it trains");
     node.external.end(false);
     let asked = fake.join().expect("it ends with the node's last ask");
     let loads = asked.iter().filter(|ask| ask["ask"] == "load");
-    assert_eq!(loads.filter_map(|ask| ask["keep"].as_bool()).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(loads.filter_map(|ask| ask["keep"].as_bool()).collect::<Vec<_>>(), [false, true, true, false]);
     let leases: Vec<&Value> = asked.iter().filter(|ask| ask["ask"] == "lease").collect();
+    let likely: Vec<bool> = leases.iter().filter_map(|ask| ask["likely"].as_bool()).collect();
+    assert_eq!(likely, [false, true, false]);
     assert_ne!(leases[0]["area"], leases[1]["area"], "an area is not written while it may be read");
+    assert_eq!((&leases[1]["area"], &leases[1]["numbers"]), (&leases[2]["area"], &leases[2]["numbers"]));
     assert_eq!(asked.last().expect("an ask")["why"], "left");
 }
 

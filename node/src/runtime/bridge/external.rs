@@ -208,15 +208,19 @@ impl Task for External {
     fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
 
     fn lease(&mut self, coming: Coming<'_>) -> Result<(), TaskError> {
-        let Coming { steps, samples, numbers } = coming;
+        let Coming { round, is_likely: likely, steps, samples, numbers } = coming;
+        if likely && self.link.is_none() {
+            return Ok(());
+        }
         let area = 1 - self.area.min(1);
         // Samples of private data have no numbers.
         if self.task.samples > 0 {
             self.memory(|link| link.memory.write_numbers(area, numbers))?;
         }
-        let round = self.place.round;
-        self.ask(&Ask::Lease { round, samples, steps, area, likely: false }, PROMPT)?;
-        (self.area, self.leased) = (area, true);
+        self.ask(&Ask::Lease { round, samples, steps, area, likely }, PROMPT)?;
+        if !likely {
+            (self.area, self.leased) = (area, true);
+        }
         Ok(())
     }
 

@@ -118,9 +118,8 @@ impl Worker {
         // The steps never use a sample of another member's lease.
         let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
         (self.reached, self.signs) = (0, 0);
-        if steps > first {
-            self.announce(&mut order, job.lease.start + u64::from(first) * unit, steps - first)?;
-        }
+        let start = job.lease.start + u64::from(first) * unit;
+        self.announce(&mut order, job.round, start, steps.saturating_sub(first))?;
         for step in first..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(Err(TrainerEvent::Stopped));

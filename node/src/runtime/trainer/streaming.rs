@@ -172,9 +172,7 @@ impl Course for Own {
         let mut order = worker.order();
         let (mut steps, mut samples, began) = (Steps::default(), Vec::new(), Instant::now());
         let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / unit.max(1)) as u32;
-        if most > 0 {
-            worker.announce(&mut order, job.lease.start, most)?;
-        }
+        worker.announce(&mut order, job.round, job.lease.start, most)?;
         while steps.steps < most && worker.generation.load(Ordering::Acquire) == job.generation {
             // The round itself handles a missing shard or a loss that is not finite, once it begins.
             worker.samples_of_step(&mut order, job.lease.start + steps.samples, &mut samples);

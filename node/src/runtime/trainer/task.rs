@@ -26,7 +26,7 @@ pub trait Task: Send {
     /// Goes on with another weight decay and another largest norm of a gradient, from the next step on.
     fn amend(&mut self, weight_decay: f64, clip: f64);
 
-    /// Hears which samples the steps to come will have.
+    /// Hears which samples the steps to come will have, or those of the next round will most likely have.
     fn lease(&mut self, _coming: Coming<'_>) -> Result<(), TaskError> {
         Ok(())
     }
@@ -93,6 +93,9 @@ pub struct StepAt {
 
 /// The samples of the steps to come.
 pub struct Coming<'a> {
+    pub round: u64,
+    /// They are the next round's, as far as can be foreseen.
+    pub is_likely: bool,
     pub steps: u32,
     pub samples: u64,
     /// As many numbers, in the order in which steps take them.

@@ -1,6 +1,6 @@
 //! The state that all courses of training share: the task, the head's state, and the driver's wishes.
 
-use super::job::{Made, Round, TrainerEvent};
+use super::job::{Ahead, Made, Round, TrainerEvent};
 use super::task::{Coming, Learned, Place, Ready, Task, TaskError, Trouble};
 use crate::reduce::FragmentFeedback;
 use crate::runtime::head::SharedState;
@@ -10,7 +10,7 @@ use starling_protocol::run::{Budget, InnerSpec, SyncSpec};
 use starling_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Steps of a round that may be left out because their loss is not finite.
@@ -120,10 +120,31 @@ impl Worker {
     }
 
     /// Tells the task which samples the steps to come have, from a position on.
-    pub fn announce(&mut self, order: &mut Order, start: u64, steps: u32) -> Result<(), TaskError> {
+    pub fn announce(&mut self, order: &mut Order, round: u64, start: u64, steps: u32) -> Result<(), TaskError> {
+        self.tell(order, (round, false), start, steps)
+    }
+
+    /// Tells the task which samples the next round will most likely have.
+    pub fn foresee(&mut self, job: &Ahead) -> Result<TrainerEvent, Trouble> {
+        let (mut order, unit) = (self.order(), self.setting.inner.samples(1));
+        let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
+        self.tell(&mut order, (job.round, true), job.lease.start, steps)?;
+        Ok(TrainerEvent::WentAhead { ended: Instant::now() })
+    }
+
+    fn tell(
+        &mut self,
+        order: &mut Order,
+        (round, is_likely): (u64, bool),
+        start: u64,
+        steps: u32,
+    ) -> Result<(), TaskError> {
+        if steps == 0 {
+            return Ok(());
+        }
         let samples = self.setting.inner.samples(steps);
         let mut numbers = (0..samples).map(|n| order.sample(start.saturating_add(n)));
-        self.task.lease(Coming { steps, samples, numbers: &mut numbers })
+        self.task.lease(Coming { round, is_likely, steps, samples, numbers: &mut numbers })
     }
 
     /// Puts the samples of one step, from a position on, into `numbers`, whose earlier content goes.
