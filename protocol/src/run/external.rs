@@ -128,6 +128,10 @@ mod tests {
         assert!(TaskSchema::decode(&bytes[..bytes.len() - 1]).is_err());
         assert!(TaskSchema::decode(&[&bytes[..], &[0]].concat()).is_err());
         assert!(schema.is_of(&task_spec()));
+        // A count is refused before memory is taken for so many.
+        for count in [0, TENSORS_MAX as u64 + 1, 1 << 40, u64::MAX] {
+            assert!(TaskSchema::decode(&count.to_le_bytes()).is_err(), "{count} tensors");
+        }
     }
 
     #[test]
