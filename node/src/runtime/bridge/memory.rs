@@ -82,7 +82,7 @@ impl Memory {
     /// Puts numbers of samples into an area; returns how many.
     pub fn write_numbers(&self, area: usize, numbers: &mut dyn Iterator<Item = u64>) -> io::Result<u64> {
         let start = self.layout.areas.get(area).copied().ok_or(io::ErrorKind::InvalidInput)?;
-        let (mut written, mut piece) = (0u64, Vec::with_capacity(NUMBERS));
+        let (mut written, mut piece) = (0u64, Vec::<u64>::with_capacity(NUMBERS));
         loop {
             piece.clear();
             piece.extend(Iterator::take(&mut *numbers, NUMBERS));
