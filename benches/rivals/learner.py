@@ -98,7 +98,7 @@ class Learner:
         return sorted(times)[len(times) // 2]
 
     def validate(self):
-        """Mean nats a token of the held-out sequences; a token is a byte."""
+        """Mean nats per token of the held-out sequences; a token is a byte."""
         with torch.no_grad():
             parts = [self.model(rows[:, :-1], rows[:, 1:]).item() * len(rows) for rows in self.held_out.split(8)]
         emit("validated", steps=self.steps, nats_per_byte=sum(parts) / len(self.held_out))

@@ -5,7 +5,7 @@
 //! exchange. With TCP only the connection itself has been spent by then. (QUIC's library answers the first flight
 //! before it asks; the rest comes after the judgement.)
 
-use crate::gate::Handshakes;
+use crate::handshake::Handshakes;
 use crate::source::{Remembered, Source};
 use libp2p::{Multiaddr, PeerId};
 use std::collections::BTreeSet;

@@ -8,6 +8,7 @@
 
 use crate::addresses::{self, Scope};
 use crate::doors::Doors;
+use crate::handshake::Handshake;
 use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::core::{ConnectedPoint, Transport};
 use libp2p::multiaddr::Protocol;
@@ -20,10 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
-mod handshake;
 mod keeping;
 
-pub use handshake::{Handshake, Handshakes};
 pub use keeping::{Behaviour, Handler};
 
 /// Addresses outside the public and private scopes that may be dialed; the oldest learned one makes room.

@@ -4,7 +4,8 @@
 //! well-known peer. It knows nothing of training.
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
-//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made or refused.
+//! - [`transport`], [`mux`], [`gate`], [`doors`], [`handshake`], [`crowd`], [`source`]: how connections are made or
+//!   refused.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: which peers to dial and when, and the events for the owner of a swarm.
@@ -13,6 +14,7 @@
 //! - [`telemetry`]: logs and metrics of a process; [`service`]: the well-known peer.
 
 pub mod addresses;
+mod cause;
 pub mod checkup;
 pub mod config_file;
 pub mod crowd;
@@ -22,6 +24,7 @@ pub mod doors;
 pub mod framing;
 pub mod gate;
 pub mod gossip;
+pub mod handshake;
 pub mod identification;
 pub mod identity;
 pub mod mux;

@@ -90,7 +90,7 @@ pub struct NewArgs {
     /// A node that a list admits beside this machine's (64 hex digits); may be repeated
     #[arg(long, value_name = "ID")]
     pub allow: Vec<String>,
-    /// The only node that may invite (64 hex digits); left out with tickets: this machine's
+    /// The only node that may invite, revoke and change the run (64 hex digits); left out with tickets: this machine's
     #[arg(long, value_name = "ID")]
     pub creator: Option<String>,
     /// Folder for this machine's node, if it is not the default one of the run
@@ -286,7 +286,7 @@ pub struct StatusArgs {
     /// Print the whole answer as JSON
     #[arg(long)]
     pub json: bool,
-    /// Print the loss on held-out text in nats a byte, too
+    /// Print the loss on held-out text in nats per byte, too
     #[arg(long, short)]
     pub verbose: bool,
 }

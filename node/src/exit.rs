@@ -65,8 +65,12 @@ impl Code {
     }
 
     fn of_store(error: &StoreError) -> Self {
-        let code = error.exit_code();
-        Self::ALL.into_iter().find(|known| *known as u8 == code).unwrap_or(Self::Refused)
+        Self::numbered(error.exit_code()).unwrap_or(Self::Refused)
+    }
+
+    /// The code of this number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == number)
     }
 
     /// Problems with the text are for the user to solve.
@@ -133,7 +137,8 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// The text with `?` for characters that a terminal would obey. Values of files and names of files may hold them.
 fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    let shown = |c| if starling_words::is_obeyed(c) && !matches!(c, '\n' | '\t') { '?' } else { c };
+    text.chars().map(shown).collect()
 }
 
 /// Ends the process for a command line that does not parse, or that asks for help.
@@ -187,8 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn no_message_moves_the_cursor() {
+    fn no_message_moves_the_cursor_or_turns_letters_round() {
         assert_eq!(harmless("say which:\n  --home a\x1b[2Jb\rc\u{9b}d"), "say which:\n  --home a?[2Jb?c?d");
+        assert_eq!(harmless("a\tb\u{202e}c\u{2066}d\u{200f}"), "a\tb?c?d?");
     }
 
     #[test]

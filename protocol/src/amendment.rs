@@ -75,6 +75,10 @@ pub enum NotAmended {
     Values(String),
     #[error("this node has no record of the run yet, after which an amendment could stand: wait until it has")]
     NoRecord,
+    #[error("this node has no seat in the run from which others would hear it: wait until `starling status` shows one")]
+    NoSeat,
+    #[error("this node has stopped, since two records of the run contradict each other: see `starling status`")]
+    Frozen,
 }
 
 /// The one byte string of an amendment.

@@ -10,4 +10,5 @@ pub mod netns;
 pub mod process;
 pub mod recordings;
 pub mod report;
+pub mod skips;
 pub mod terminal;

@@ -206,7 +206,7 @@ pub fn seconds_since_epoch() -> f64 {
 /// If it cannot be started, or does not end within `limit` (it is killed then).
 pub fn run<S: AsRef<OsStr>>(program: &Path, arguments: &[S], limit: Duration) -> anyhow::Result<Finished> {
     let mut command = Command::new(program);
-    command.args(arguments);
+    command.args(arguments).stdin(Stdio::null());
     finish(command, program, limit)
 }
 
@@ -220,14 +220,28 @@ pub fn run_in<S: AsRef<OsStr>>(
     arguments: &[S],
     limit: Duration,
 ) -> anyhow::Result<Finished> {
+    run_fed(folder, program, arguments, Stdio::null(), limit)
+}
+
+/// The same with a standard input.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_fed<S: AsRef<OsStr>>(
+    folder: &Path,
+    program: &Path,
+    arguments: &[S],
+    input: impl Into<Stdio>,
+    limit: Duration,
+) -> anyhow::Result<Finished> {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(folder);
+    command.args(arguments).current_dir(folder).stdin(input);
     command.env("XDG_DATA_HOME", folder.join("data")).env("XDG_CACHE_HOME", folder.join("cache"));
     finish(command, program, limit)
 }
 
 fn finish(mut command: Command, program: &Path, limit: Duration) -> anyhow::Result<Finished> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     die_with_parent(&mut command);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let drain = |stream: Option<Box<dyn std::io::Read + Send>>| {

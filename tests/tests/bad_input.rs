@@ -157,12 +157,13 @@ fn names_and_values_that_would_colour_the_terminal() {
         ("name = \"gpu\u{1b}[31mbox\"\n", "line 1"),
         ("\"\\u001b]0;title\\u0007\" = 1\n", "unknown key"),
         ("[checkpoint]\nevery = \"\\u001b[2J\"\n", "checkpoint.every"),
+        ("[checkpoint]\nevery = \"\\u202eh 2\"\n", "checkpoint.every"),
     ];
     for (text, word) in files {
         bench.write("node.toml", text);
         let said = bench.train(&["--config", &bench.text("node.toml")]);
         refused(&said, 2, &["node.toml", word]);
-        let obeyed = |c: char| c.is_control() && c != '\n';
+        let obeyed = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
         assert!(!said.stderr.contains(obeyed) && said.stdout.is_empty(), "{text:?}: {said:?}");
     }
 }

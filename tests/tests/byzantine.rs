@@ -6,6 +6,7 @@
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
+use starling_tests::skips::skipped;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,7 +33,7 @@ enum Shown {
 fn program() -> Option<PathBuf> {
     let program = built_binaries().expect("the folder of this test").join("starling-byzantine");
     if !program.exists() {
-        eprintln!("SKIPPED: {} is not built (`make byzantine`)", program.display());
+        skipped(format_args!("{} is not built (`make byzantine`)", program.display()));
     }
     program.exists().then_some(program)
 }

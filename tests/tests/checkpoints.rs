@@ -148,7 +148,7 @@ fn a_node_at_rest_has_a_checkpoint_of_its_disk_and_an_export_writes_over_nothing
     assert!(hidden.is_empty(), "{hidden:?}");
 
     let none = bench.starling(&["generate", "--checkpoint", &to_text]);
-    assert!(none.code == Some(1) && none.stderr.contains("no manifest.json"), "{}", none.stderr);
+    assert!(none.code == Some(2) && none.stderr.contains("no manifest.json"), "{}", none.stderr);
     let none = bench.starling(&["eval", "--home", &to_text, &bench.text()]);
     assert!(none.code == Some(2) && none.stderr.contains("holds no run"), "{}", none.stderr);
     let both = bench.starling(&["generate", "--home", &home, "--checkpoint", &to_text]);

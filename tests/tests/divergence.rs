@@ -47,7 +47,9 @@ fn halts(flock: &Flock, node: &mut Process) {
     let status = node.wait_exit(LIMIT).expect("it ends");
     let words = node.last_words();
     assert_eq!(status.code(), Some(DIVERGED), "{words}");
-    assert!(words.contains("the training diverges in round") && words.contains("inner.lr"), "{words}");
+    for part in ["the training diverges in round", "inner.lr", "starling change lr=", "--from CHECKPOINT"] {
+        assert!(words.contains(part), "`{part}` is missing in: {words}");
+    }
     let events = node.events();
     let last = |name: &str| events.iter().rev().find(|e| e["event"] == name);
     let checkpoint = last("checkpoint").expect("it leaves with a checkpoint");
@@ -96,7 +98,7 @@ fn a_node_whose_numbers_are_not_finite_ends_at_once_without_a_checkpoint() {
         let status = node.wait_exit(LIMIT).expect("it ends");
         let words = node.last_words();
         assert_eq!(status.code(), Some(DIVERGED), "{steps} steps: {words}");
-        assert!(words.contains("training failed"), "{steps} steps: {words}");
+        assert!(words.contains("training failed") && words.contains("starling change lr="), "{steps} steps: {words}");
         assert!(!node.events().iter().any(|e| e["event"] == "checkpoint"), "{steps} steps: {words}");
     }
 }

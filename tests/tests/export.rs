@@ -6,6 +6,7 @@ use serde_json::Value;
 use starling_protocol::{update, wire};
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
+use starling_tests::skips::skipped;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -48,7 +49,7 @@ fn python(packages: &str) -> Option<PathBuf> {
     if has.is_ok_and(|said| said.code == Some(0)) {
         return Some(python);
     }
-    println!("SKIPPED: {} lacks {packages} (STARLING_PYTHON)", python.display());
+    skipped(format_args!("exports are not read in Python: {} lacks {packages} (STARLING_PYTHON)", python.display()));
     None
 }
 

@@ -3,9 +3,11 @@
 use serde_json::Value;
 use starling_bootstrap::ticket::Ticket;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
-use starling_tests::process::{Process, run};
+use starling_tests::process::{Process, run, run_fed};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -160,15 +162,21 @@ fn a_ticket_outlives_a_restart_of_its_inviter() {
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 2).expect("the guest contributes");
 
-    // A run file beside a ticket must be the run's.
+    // A run file beside a ticket must be the run's, also if the ticket comes from another program.
     let other = folder.path().join("other.toml");
     std::fs::write(&other, run_toml(1_000_000).replace("steps = 4", "steps = 5")).expect("write");
     let (other, home) = (other.to_string_lossy(), flock.home("other").to_string_lossy().into_owned());
     let cache = flock.shared_cache().to_string_lossy().into_owned();
-    let arguments = ["train", "--join", &text, "--run", &other, "--home", &home, "--cache", &cache, "--metrics", "off"];
-    let refused = run(&flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends");
-    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-    assert!(refused.stderr.contains("different runs") && refused.stderr.contains("--run"), "{}", refused.stderr);
+    let piped = folder.path().join("ticket.txt");
+    std::fs::write(&piped, format!("{text}\n")).expect("write");
+    let piped = File::open(piped).expect("it is there");
+    let starling = flock.bin_dir.join("starling");
+    for (join, input) in [(text.as_str(), Stdio::null()), ("-", Stdio::from(piped))] {
+        let flags = ["train", "--join", join, "--run", &other, "--home", &home, "--cache", &cache, "--metrics", "off"];
+        let refused = run_fed(folder.path(), &starling, &flags, input, LIMIT).expect("it ends");
+        assert_eq!(refused.code, Some(3), "--join {join}: {}", refused.stderr);
+        assert!(refused.stderr.contains("different runs") && refused.stderr.contains("--run"), "{}", refused.stderr);
+    }
 }
 
 #[test]

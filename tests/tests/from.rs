@@ -47,9 +47,8 @@ impl Bench {
     /// Runs a node of this run file alone to its end.
     fn train(&self, run_file: &Path, home: &Path, from: &[&Path]) -> Finished {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut arguments: Vec<String> = ["train", "--no-mdns", "--metrics", "off", "--device", "cpu", "--threads", "1"]
-            .map(String::from)
-            .to_vec();
+        let mut arguments: Vec<String> =
+            ["train", "--no-mdns", "--metrics", "off", "--device", "cpu", "--threads", "1"].map(String::from).to_vec();
         arguments.extend(["--run".into(), text(run_file), "--home".into(), text(home)]);
         arguments.extend(["--cache".into(), text(&self.flock.shared_cache())]);
         arguments.extend(from.iter().copied().flat_map(|from| ["--from".into(), text(from)]));

@@ -3,6 +3,7 @@
 
 use starling_tests::flock::built_binaries;
 use starling_tests::process::{Process, run};
+use starling_tests::skips::skipped;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,8 +27,7 @@ fn nothing_outlives_a_lab_that_is_killed_and_the_next_one_clears_its_files() {
     if first.has_exited() {
         let words = first.last_words();
         assert!(words.contains("--plain"), "the lab ended by itself:\n{words}");
-        eprintln!("SKIPPED: no network can be emulated here: {words}");
-        return;
+        return skipped(format_args!("no network can be emulated here: {words}"));
     }
     let made = descendants(first.id());
     let namespaces: BTreeSet<PathBuf> = made.iter().filter_map(|p| p.namespace.clone()).collect();

@@ -55,6 +55,34 @@ fn story(nodes: &[Process]) -> String {
     nodes.iter().map(|node| format!("{} told:\n{}", node.name, lines(node))).collect()
 }
 
+/// Checks that the nodes agree on each state of the lineage, and have all merged once, in one round; returns it.
+fn merged_once(nodes: &[Process], lineage: &Value) -> u64 {
+    let (mut roots, mut rounds) = (BTreeMap::new(), BTreeSet::new());
+    for node in nodes {
+        for event in node.events().iter().filter(|e| e["event"] == "committed" && e["lineage"] == *lineage) {
+            let root = roots.entry(event["record"].to_string()).or_insert_with(|| event["state_root"].clone());
+            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
+        }
+        let merged = merges(node);
+        assert!(merged.len() <= 1, "merged once: {merged:?}");
+        rounds.extend(merged);
+    }
+    assert_eq!(rounds.len(), 1, "in one round: {rounds:?}");
+    rounds.first().expect("one").1
+}
+
+/// Checks that both forms of a node's status report the merge of the fork; returns the tokens that the merge counted.
+fn told_merge(flock: &Flock, name: &str, fork: &Value, round: u64) -> Option<u64> {
+    let told: Value = serde_json::from_str(&status(flock, name, &["--json"])).expect("JSON");
+    let merged = told["merged"].as_array().expect("a list");
+    assert_eq!(merged.len(), 1, "{told}");
+    assert_eq!((&merged[0]["lineage"], merged[0]["round"].as_u64()), (fork, Some(round)), "{told}");
+    assert!(told["offers"].is_null(), "nothing is left to offer: {told}");
+    let text = status(flock, name, &[]);
+    assert!(text.contains(&format!(": in round {round}")), "{text}");
+    merged[0]["tokens"].as_u64()
+}
+
 #[test]
 fn the_work_of_a_fork_that_gives_way_is_merged_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -96,30 +124,9 @@ fn the_work_of_a_fork_that_gives_way_is_merged_once() {
         let whole = |e: &Value| e["lineage"] == winner && e["voters"] == 4;
         node.wait_since(*mark, LIMIT, "committed", whole).expect("all four vote");
     }
-    let (mut roots, mut rounds) = (BTreeMap::new(), BTreeSet::new());
-    for node in &nodes {
-        for event in node.events().iter().filter(|e| e["event"] == "committed" && e["lineage"] == winner) {
-            let root = roots.entry(event["record"].to_string()).or_insert_with(|| event["state_root"].clone());
-            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
-        }
-        let merged = merges(node);
-        assert!(merged.len() <= 1, "merged once: {merged:?}");
-        rounds.extend(merged);
-    }
-    assert_eq!(rounds.len(), 1, "in one round: {rounds:?}");
-    // Both forms of the status report the merge.
-    let merged_in = rounds.first().expect("one").1;
-    let mut weights = Vec::new();
-    for name in ["second", "third"] {
-        let told: Value = serde_json::from_str(&status(&flock, name, &["--json"])).expect("JSON");
-        let merged = told["merged"].as_array().expect("a list").clone();
-        assert_eq!(merged.len(), 1, "{told}");
-        assert_eq!((&merged[0]["lineage"], merged[0]["round"].as_u64()), (&lineage, Some(merged_in)), "{told}");
-        assert!(told["offers"].is_null(), "nothing is left to offer: {told}");
-        weights.extend(merged[0]["tokens"].as_u64());
-        let text = status(&flock, name, &[]);
-        assert!(text.contains(&format!(": in round {merged_in}")), "{text}");
-    }
+    let round = merged_once(&nodes, &winner);
+    let told = ["second", "third"].map(|name| told_merge(&flock, name, &lineage, round));
+    let weights: Vec<u64> = told.into_iter().flatten().collect();
     assert!(
         !weights.is_empty() && weights.iter().all(|tokens| *tokens > 0),
         "who contributed knows what it counted for"

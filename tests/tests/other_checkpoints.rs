@@ -124,13 +124,17 @@ fn a_damaged_byte_in_any_file_is_found_by_every_command() {
 #[test]
 fn a_checkpoint_of_another_format_or_model_is_left_to_its_release() {
     let bench = Bench::new();
-    let older = bench.copy("older");
-    rewrite(&older, "\"format\": 1,", "\"format\": 0,");
-    bench.refused(&older, ANOTHER_RELEASE, &[&older.to_string_lossy(), "has format 0", "release"]);
+    let opened = open_checkpoint(&bench.sound).expect("it is sound");
+    let format = opened.manifest.format;
+    for (name, found) in [("older", format - 1), ("newer", format + 1)] {
+        let checkpoint = bench.copy(name);
+        rewrite(&checkpoint, &format!("\"format\": {format},"), &format!("\"format\": {found},"));
+        let said = format!("has format {found}");
+        bench.refused(&checkpoint, ANOTHER_RELEASE, &[&checkpoint.to_string_lossy(), &said, "release"]);
+    }
 
     // The same parameters under a schema that this release does not know.
     let other = bench.folder.path().join("other");
-    let opened = open_checkpoint(&bench.sound).expect("it is sound");
     let (schema, spec) = (Digest([9; 32]), wire::encode_spec(&opened.spec));
     let mut record = opened.record.clone();
     record.state_root = state::root(&opened.state.manifest(schema).expect("a sound size"));

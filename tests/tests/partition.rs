@@ -4,6 +4,7 @@ use serde_json::Value;
 use starling_tests::flock::{among_friends, built_binaries};
 use starling_tests::netns::Network;
 use starling_tests::process::{Process, run};
+use starling_tests::skips::skipped;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -165,13 +166,13 @@ fn address(event: &Value) -> &str {
 
 fn network() -> Option<Network> {
     if let Some(why) = Network::missing() {
-        println!("SKIPPED: {why}");
+        skipped(why);
         return None;
     }
     match Network::new(NODES, 3) {
         Ok(network) => Some(network),
         Err(error) => {
-            println!("SKIPPED: {error:#}");
+            skipped(format_args!("{error:#}"));
             None
         }
     }

@@ -10,7 +10,7 @@ use repository::code::{code_of, fields_of, without_tests};
 const LINES_MAX: usize = 500;
 
 /// Most fields of the engine and of its round, and most files with methods of the engine itself.
-const ENGINE_FIELDS_MAX: usize = 12;
+const ENGINE_FIELDS_MAX: usize = 13;
 const ROUND_FIELDS_MAX: usize = 12;
 const ENGINE_FILES_MAX: usize = 3;
 /// Most fields of the node's driver, which leaves to its parts what it does not own.

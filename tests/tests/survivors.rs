@@ -6,6 +6,7 @@ use starling_kernels::ModelConfig;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::memory;
 use starling_tests::process::{Process, run};
+use starling_tests::skips::skipped;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -231,7 +232,7 @@ fn a_node_with_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let mut nodes = nodes(&flock, 3);
     let mark = nodes[2].mark();
     match memory::replace(nodes[2].id(), &sound, &faulty) {
-        Err(why) => return println!("SKIPPED: the memory of another process cannot be changed here: {why:#}"),
+        Err(why) => return skipped(format_args!("the memory of another process cannot be changed here: {why:#}")),
         Ok(places) => assert!(places > 0, "the parameters are in memory"),
     }
     let fault = nodes[2].wait_since(mark, LIMIT, "own_fault", |_| true).expect("it notices");

@@ -1,19 +1,28 @@
-//! A table of wrong inputs, `wrong_inputs.txt`: each is answered at once, with its exit code, in words from which a
-//! person knows what is wrong, where, and what to do.
+//! A table of wrong inputs, `wrong_inputs.txt`: each is answered within a second, with its exit code, in words from
+//! which a person knows what is wrong, where, and what to do.
 
 use starling_tests::flock::built_binaries;
-use starling_tests::process::run_in;
+use starling_tests::process::{run_fed, run_in};
+use starling_tests::skips::skipped;
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = include_str!("wrong_inputs.txt");
+/// A row's file that the call reads from its standard input, which is empty otherwise.
+const INPUT: &str = "stdin";
 /// Fewer rows would not cover what people do.
 const ROWS_MIN: usize = 80;
-/// An answer takes much less than a second; a call that takes so long hangs.
+/// An answer takes less than this.
+const SOON: Duration = Duration::from_secs(1);
+/// Calls of a row by itself, if it was slow beside others on a busy machine; the best one counts.
+const REPETITIONS: usize = 3;
+/// A call that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Calls at a time.
 const WORKERS: usize = 4;
@@ -128,8 +137,9 @@ fn answer(row: &Row, port: &str) -> (Result<(), String>, Duration) {
         make(folder.path(), name, content);
     }
     let program = built_binaries().expect("the folder of this test").join("starling");
+    let input = File::open(folder.path().join(INPUT)).map_or_else(|_| Stdio::null(), Stdio::from);
     let from = Instant::now();
-    let finished = run_in(folder.path(), &program, &arguments(&row.say.replace("PORT", port)), LIMIT);
+    let finished = run_fed(folder.path(), &program, &arguments(&row.say.replace("PORT", port)), input, LIMIT);
     let took = from.elapsed();
     let finished = match finished {
         Ok(finished) => finished,
@@ -151,8 +161,20 @@ fn answer(row: &Row, port: &str) -> (Result<(), String>, Duration) {
     }
 }
 
+/// The best time of a call that took `first`, and is repeated while it has taken too long.
+fn best(first: Duration, mut again: impl FnMut() -> Duration) -> Duration {
+    let mut best = first;
+    for _ in 0..REPETITIONS {
+        if best < SOON {
+            break;
+        }
+        best = best.min(again());
+    }
+    best
+}
+
 #[test]
-fn each_wrong_input_is_answered_in_plain_words() {
+fn each_wrong_input_is_answered_in_plain_words_and_soon() {
     let rows = rows(TABLE);
     assert!(rows.len() >= ROWS_MIN, "{} rows", rows.len());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -171,7 +193,11 @@ fn each_wrong_input_is_answered_in_plain_words() {
     let (mut wrong, mut times) = (Vec::new(), Vec::new());
     for (row, (answered, took)) in answers.into_inner().expect("no worker panicked") {
         times.push((took, row.say.as_str()));
-        if let Err(why) = answered {
+        let late = || {
+            let best = best(took, || answer(row, &port).1);
+            (best >= SOON).then(|| format!("it takes {:.2} s by itself", best.as_secs_f64()))
+        };
+        if let Some(why) = answered.err().or_else(late) {
             wrong.push(format!("starling {} {:?}\n  {why}", row.say, row.files));
         }
     }
@@ -183,12 +209,26 @@ fn each_wrong_input_is_answered_in_plain_words() {
     assert!(wrong.is_empty(), "{} of {} answers:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
 }
 
+#[test]
+fn only_slow_calls_are_repeated_and_the_best_counts() {
+    let timed = |first: u64, later: [u64; REPETITIONS]| {
+        let mut calls = 0;
+        let best = best(Duration::from_millis(first), || {
+            calls += 1;
+            Duration::from_millis(later[calls - 1])
+        });
+        (best.as_millis(), calls)
+    };
+    assert_eq!(timed(999, [1; REPETITIONS]), (999, 0));
+    assert_eq!(timed(4000, [2000, 300, 100]), (300, 2));
+    assert_eq!(timed(4000, [2000, 1000, 5000]), (1000, 3));
+}
+
 /// Files that are there and that this user may not read.
 #[test]
 fn files_without_permission_say_so() {
     if rustix::process::geteuid().is_root() {
-        println!("SKIPPED: root may read everything");
-        return;
+        return skipped("files without permission are not tested: root may read everything");
     }
     let folder = tempfile::tempdir().expect("a folder");
     for (name, flag) in [("locked.toml", "--run"), ("node.toml", "--config")] {

@@ -68,6 +68,13 @@ pub fn plain(text: &str) -> String {
     said + rest
 }
 
+/// Whether a terminal would obey this character and not show it: it moves the cursor, or turns the order of letters.
+/// Line ends and tabs are among them.
+pub fn is_obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
+}
+
 /// A number of things: "1 peer", "2 peers", "3 addresses". For words whose plural ends in `s`.
 pub fn count(number: impl fmt::Display, thing: &str) -> String {
     let number = number.to_string();
@@ -207,6 +214,13 @@ mod tests {
     fn numbers_are_cut_out_of_the_texts_of_others() {
         assert_eq!(plain("No such file (os error 2); and (os error 13) too"), "No such file; and too");
         assert_eq!(plain("fine"), "fine");
+    }
+
+    #[test]
+    fn letters_are_shown_and_what_moves_or_turns_them_is_obeyed() {
+        let obeyed = ['\x1b', '\u{9b}', '\n', '\t', '\x7f', '\u{61c}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}'];
+        assert!(obeyed.into_iter().all(is_obeyed));
+        assert!(!"/home/müller/模型 ü…\u{2027}\u{2030}".contains(is_obeyed));
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn interval(values: &[f64]) -> (f64, f64) {
     (mean, t * (variance / n).sqrt())
 }
 
-/// The validation loss at the end of one run, in nats a byte, and the curve of the run if curves are drawn.
+/// The validation loss at the end of one run, in nats per byte, and the curve of the run if curves are drawn.
 fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<(f64, Curve)> {
     let mut run = Run::new(arguments, text, case, seed)?;
     let per_step = (arguments.members * arguments.batch * arguments.seq) as f64;

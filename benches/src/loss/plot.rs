@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Points of tokens trained on and nats a byte.
+/// Points of tokens trained on and nats per byte.
 pub type Curve = Vec<(f64, f64)>;
 
 /// The curves of a case, one a seed.
@@ -42,7 +42,7 @@ pub fn draw(path: &Path, cases: &[Curves]) -> Result<()> {
     let root = SVGBackend::new(path, (1280, 540)).into_drawing_area();
     root.fill(&WHITE).map_err(|error| failed(error.into()))?;
     let (left, right) = root.split_horizontally(640);
-    panel(&left, "Validation loss (mean of the seeds)", "nats a byte", cases).map_err(failed)?;
+    panel(&left, "Validation loss (mean of the seeds)", "nats per byte", cases).map_err(failed)?;
     let Some(first) = cases.first() else { return Ok(()) };
     let above: Vec<Curves> = cases.iter().map(|case| case.above(first)).collect();
     panel(&right, &format!("Against {} (thin: each seed)", first.case), "percent", &above).map_err(failed)?;

@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The loss in nats a byte on at most so many held-out sequences.
+    /// The loss in nats per byte on at most so many held-out sequences.
     pub fn validate(&mut self, sequences: usize) -> Result<f64> {
         let length = self.arguments.seq + 1;
         let held_out: Vec<u32> = self.text.held_out.iter().map(|byte| u32::from(*byte)).collect();

@@ -1,6 +1,7 @@
 //! The reasons why a peer could not be reached, in plain words.
 
 use crate::addresses::{self, Scope};
+use crate::cause::{chain_has, root_kind};
 use crate::gate::Forbidden;
 use libp2p::core::transport::TransportError;
 use libp2p::swarm::DialError;
@@ -165,33 +166,6 @@ pub fn of_end(error: &io::Error) -> String {
         _ if ["closed", "reset", "eof"].iter().any(|word| text.contains(word)) => CLOSED.to_owned(),
         _ => format!("the connection was lost: {}", crate::untrusted::printable(&starling_words::of(error))),
     }
-}
-
-/// The kind of the innermost I/O error: libp2p wraps the system's error several times.
-pub fn root_kind(error: &io::Error) -> Option<io::ErrorKind> {
-    if error.raw_os_error().is_some() {
-        return Some(error.kind());
-    }
-    let mut inner: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as _);
-    while let Some(error) = inner {
-        if let Some(kind) = error.downcast_ref::<io::Error>().and_then(root_kind) {
-            return Some(kind);
-        }
-        inner = error.source();
-    }
-    (error.kind() != io::ErrorKind::Other).then(|| error.kind())
-}
-
-fn chain_has<E: Error + 'static>(error: &io::Error) -> bool {
-    let mut inner: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as _);
-    while let Some(error) = inner {
-        let nested = error.downcast_ref::<io::Error>().is_some_and(chain_has::<E>);
-        if nested || error.is::<E>() {
-            return true;
-        }
-        inner = error.source();
-    }
-    false
 }
 
 fn shown(error: &dyn Error) -> String {

@@ -5,6 +5,7 @@
 //! first.
 
 use crate::addresses;
+use crate::cause::root_kind;
 use crate::gate::Gate;
 use libp2p::Multiaddr;
 use libp2p::core::transport::TransportError;
@@ -97,7 +98,7 @@ fn probe(socket: Socket) -> io::Result<()> {
 
 fn explain(address: &Multiaddr, error: &io::Error) -> ListenFailed {
     let address = address.clone();
-    match crate::discovery::reason::root_kind(error) {
+    match root_kind(error) {
         Some(io::ErrorKind::AddrInUse) => ListenFailed::InUse { address },
         Some(io::ErrorKind::AddrNotAvailable) => ListenFailed::NotOurs { address },
         Some(io::ErrorKind::PermissionDenied) => ListenFailed::Forbidden { address },

@@ -2,11 +2,12 @@
 
 use futures::StreamExt;
 use libp2p::gossipsub::MessageAcceptance;
+use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Swarm};
 use starling_bootstrap::addresses::{self, PeerAddress};
 use starling_bootstrap::discovery::{Discovery, DiscoveryOptions, NetEvent};
 use starling_bootstrap::identity::Identity;
-use starling_bootstrap::swarm::{self, Behaviour, SwarmOptions};
+use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent, SwarmOptions};
 use starling_protocol::Digest;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -67,6 +68,28 @@ impl Node {
             }
         };
         tokio::time::timeout(DEADLINE, search).await.expect("the awaited event did not come")
+    }
+
+    /// Runs until an event of the swarm that `fits` accepts.
+    pub async fn until_swarm(&mut self, fits: impl Fn(&SwarmEvent<BehaviourEvent>) -> bool) {
+        let search = async {
+            loop {
+                let wake = self.discovery.wake_at();
+                tokio::select! {
+                    event = self.swarm.select_next_some() => {
+                        let found = fits(&event);
+                        self.discovery.on_event(&mut self.swarm, event);
+                        if found {
+                            return;
+                        }
+                    }
+                    () = async { tokio::time::sleep_until(wake.unwrap()).await }, if wake.is_some() => {
+                        self.discovery.tick(&mut self.swarm);
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, search).await.expect("the awaited event of the swarm did not come");
     }
 
     /// The first address that the node listens on.

@@ -3,9 +3,10 @@
 use crate::flock::{Node, TOPIC, node};
 use libp2p::PeerId;
 use libp2p::gossipsub::MessageAcceptance;
+use libp2p::swarm::{ListenError, SwarmEvent};
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::{NetEvent, Origin};
-use starling_bootstrap::swarm::SwarmOptions;
+use starling_bootstrap::swarm::{BehaviourEvent, SwarmOptions};
 use starling_protocol::Digest;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -136,12 +137,17 @@ async fn a_refused_peer_is_disconnected_and_kept_out() {
         })
         .await;
     first.discovery.want(&mut first.swarm, second_id, &[], Origin::Gossip);
-    // The peer dials again within a second; its connection is denied before anything else sees it.
-    let denied = async {
-        loop {
-            assert!(!first.swarm.is_connected(&second_id));
-            let _ = tokio::time::timeout(Duration::from_millis(20), first.next()).await;
+    // The peer dials again; its connection is denied before anything else sees it.
+    let denied = |event: &SwarmEvent<BehaviourEvent>| match event {
+        SwarmEvent::ConnectionEstablished { peer_id, .. } => {
+            assert_ne!(*peer_id, second_id, "it is back");
+            false
         }
+        SwarmEvent::IncomingConnectionError { peer_id, error: ListenError::Denied { .. }, .. } => {
+            *peer_id == Some(second_id)
+        }
+        _ => false,
     };
-    let _ = tokio::time::timeout(Duration::from_millis(1500), denied).await;
+    first.until_swarm(denied).await;
+    assert!(!first.swarm.is_connected(&second_id));
 }

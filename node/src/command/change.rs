@@ -3,14 +3,16 @@
 use super::at_rest::open_at_rest;
 use crate::cli::{AgreeArgs, ChangeArgs};
 use crate::exit::{Code, Failure};
-use crate::runtime::{AMENDMENT_FILE, home_of, next_amendment};
-use crate::watch::status::{Answer, Change, Question, ask, is_running};
+use crate::runtime::waiting::{self, Beside, Stage};
+use crate::runtime::{home_of, next_amendment};
+use crate::watch::status::{Answer, Change, Question, ask, failure, is_running};
 use crate::watch::terminal;
 use anyhow::Context;
-use starling_bootstrap::identity;
-use starling_protocol::amendment::Changes;
+use starling_bootstrap::identity::{self, Identity};
+use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::identity::Ed25519Verifier;
-use starling_protocol::run::Minority;
+use starling_protocol::record::Record;
+use starling_protocol::run::{Minority, RunSpec};
 use starling_protocol::wire;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,6 +21,14 @@ use std::str::FromStr;
 /// The keys that may change, for errors.
 const KEYS: &str =
     "rounds, tokens, lr, lr_final, warmup_steps, weight_decay, clip, minority, grace_s, patience_s, share";
+
+/// The sections of the run file and the keys in them that may change.
+const MAY: &[(&str, &[&str])] = &[
+    ("budget", &["rounds", "tokens"]),
+    ("inner", &["lr", "lr_final", "warmup_steps", "weight_decay", "clip"]),
+    ("partition", &["minority", "grace_s"]),
+    ("join", &["patience_s", "share"]),
+];
 
 /// Keys, or sections of the run file, that never change in a run, and why; of two rows that fit the first one counts.
 const FIXED: &[(&[&str], &str)] = &[
@@ -36,9 +46,8 @@ const FIXED: &[(&[&str], &str)] = &[
 ];
 
 /// A run that begins from a model has its sizes and its tokenizer.
-const SHAPE: &[&str] = &[
-    "model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "tied", "vocab", "rope_theta", "norm_eps",
-];
+const SHAPE: &[&str] =
+    &["model", "preset", "d_model", "layers", "heads", "kv_heads", "ffn", "tied", "vocab", "rope_theta", "norm_eps"];
 const TOKENIZER: &[&str] = &["tokenizer"];
 
 /// Hands the amendment to the running node, or leaves it in a stopped node's folder for its next start.
@@ -66,24 +75,28 @@ pub fn agree(args: &AgreeArgs) -> Result<ExitCode, Failure> {
 
 fn tell(home: &Path, question: Question) -> Result<ExitCode, Failure> {
     match ask(home, question).map_err(|e| Failure::new(Code::Refused, e))? {
-        Answer::Amendment { id, number, bytes, agreed_by_all } => {
-            // A node that ends before a record holds it hands it in again.
-            let kept = data_encoding::HEXLOWER.decode(bytes.as_bytes()).context("the node's answer does not parse")?;
-            keep(home, &kept)?;
-            terminal::put(&if agreed_by_all {
-                format!("amendment {number} ({id}): in force from the round after the record that holds it\n")
-            } else {
-                let begins: String = id.chars().take(16).collect();
-                format!(
-                    "amendment {number} ({id}): in force once a quorum's operators agree, each on its own node with\n  \
-                     starling agree {begins} --home DIR\n"
-                )
-            });
+        Answer::Amendment { id, number, agreed_by_all, instead_of } => {
+            let in_force = in_force(&id, agreed_by_all);
+            terminal::put(&format!("amendment {number} ({id}): {in_force}\n{}", instead(instead_of.as_deref())));
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
+}
+
+/// When an amendment is in force.
+fn in_force(id: &str, agreed_by_all: bool) -> String {
+    if agreed_by_all {
+        return "in force from the round after the record that holds it".to_owned();
+    }
+    let begins: String = id.chars().take(16).collect();
+    format!("in force once a quorum's operators agree, each on its own node with\n  starling agree {begins} --home DIR")
+}
+
+/// A line on the amendment whose place another one takes on this node.
+fn instead(of: Option<&str>) -> String {
+    of.map_or(String::new(), |of| format!("this takes the place of amendment {of} here\n"))
 }
 
 /// Leaves the amendment of a run in the folder of its node, which does not run.
@@ -93,31 +106,61 @@ fn leave(home: &Path, changes: Changes, from: u64) -> Result<ExitCode, Failure> 
     let run = store.run().context("the folder is bound to no run yet")?;
     let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
     let head = store.head().ok_or_else(|| refused("the node has no record of the run yet: start it first".into()))?;
-    if from > 0 && from <= head.round {
-        return Err(refused(format!("--from-round {from}: that round is over; give `--from-round next`")));
-    }
     let identity = identity::load(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
-    let settings = head.next.settings;
-    let amendment = next_amendment(&identity, &spec, &settings, from, changes);
-    amendment.check(&spec, &settings).map_err(|why| refused(why.to_string()))?;
-    if !amendment.is_authorised(&Ed25519Verifier, &spec, &spec.digest()) {
-        return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
-    }
-    keep(home, &wire::encode_amendment(&amendment))?;
-    terminal::put(&format!(
-        "amendment {} ({}) is in {}: the node's next start hands it in (`starling train --home {}`)\n",
-        amendment.number,
-        amendment.name(&spec.digest()),
-        home.join(AMENDMENT_FILE).display(),
-        home.display()
-    ));
+    let (amendment, instead_of) = beside((&spec, &head), &identity, home, (from, changes))?;
+    waiting::leave(home, &amendment)?;
+    let instead_of = instead_of.map(|other| other.name(&spec.digest()).to_string());
+    let is_idle = waiting::is_idle(&spec, &head, &amendment.changes);
+    terminal::put(&(left_text((&spec, &amendment), home, is_idle) + &instead(instead_of.as_deref())));
     Ok(ExitCode::SUCCESS)
 }
 
-fn keep(home: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let path = home.join(AMENDMENT_FILE);
-    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
+/// The next amendment, with the changes of one that waits in the folder and that nobody else knows; and the one whose
+/// place it takes, if it takes one's.
+fn beside(
+    (spec, head): (&RunSpec, &Record),
+    identity: &Identity,
+    home: &Path,
+    (from, changes): (u64, Changes),
+) -> Result<(Amendment, Option<Amendment>), Failure> {
+    let refused = |why: String| Failure::message(Code::Refused, why);
+    let waits = (waiting::read(home, Stage::Left)?, waiting::read(home, Stage::HandedIn)?);
+    let beside = waiting::beside((spec, head), waits, from);
+    let changes = match &beside {
+        Ok(Beside::Joins(other)) => other.changes.then(&changes),
+        _ => changes,
+    };
+    if let Some(why) = waiting::never(spec, head, from, &changes) {
+        return Err(Failure::message(Code::Usage, why));
+    }
+    let amendment = next_amendment(identity, spec, &head.next.settings, from, changes);
+    amendment.check(spec, &head.next.settings).map_err(|why| Failure::message(waiting::code(&why), why))?;
+    if !amendment.is_authorised(&Ed25519Verifier, spec, &spec.digest()) {
+        return Err(refused("only the run's creator (`creator` in the run file) may amend this run".into()));
+    }
+    match beside {
+        Ok(Beside::Instead(other)) => Ok((amendment, Some(other))),
+        Ok(Beside::Alone | Beside::Joins(_)) => Ok((amendment, None)),
+        Err(other) => Err(refused(waiting::in_the_way((spec, head), &other, home, false))),
+    }
+}
+
+/// What becomes of an amendment that was left for the node's next start.
+fn left_text((spec, amendment): (&RunSpec, &Amendment), home: &Path, is_idle: bool) -> String {
+    let (id, file, home) = (amendment.name(&spec.digest()).to_string(), Stage::Left.file(home), home.display());
+    let mut text = format!(
+        "amendment {} ({id}) is in {}: the node's next start hands it in (`starling train --home {home}`)\n  {}\n",
+        amendment.number,
+        file.display(),
+        waiting::listed(&amendment.changes)
+    );
+    if spec.creator.is_none() {
+        text += &format!("after that it is {}\n", in_force(&id, false));
+    }
+    if is_idle {
+        text += "the run is over: this counts once the budget grows, too (`starling change rounds=... --home DIR`)\n";
+    }
+    text
 }
 
 /// The round of `--from-round`; 0 for the next.
@@ -138,7 +181,11 @@ fn changes(pairs: &[String]) -> Result<Changes, String> {
             return Err(format!("{pair}: give KEY=VALUE, such as rounds=4000; the keys are {KEYS}"));
         };
         let (key, value) = (key.trim(), value.trim());
-        let short = key.rsplit_once('.').map_or(key, |(_, short)| short);
+        let (section, short) = key.rsplit_once('.').map_or((None, key), |(section, short)| (Some(section), short));
+        let is_of = |table: &str| section.is_none_or(|section| section == table);
+        if !MAY.iter().any(|(table, keys)| is_of(table) && keys.contains(&short)) {
+            return Err(fixed(key, short));
+        }
         if named.contains(&short) {
             return Err(format!("{key} is named twice"));
         }
@@ -152,7 +199,7 @@ fn set(changes: &mut Changes, key: &str, short: &str, value: &str) -> Result<(),
     match short {
         "rounds" => changes.rounds = Some(parsed(key, value, "a whole number")?),
         "tokens" => changes.tokens = Some(parsed(key, value, "a whole number")?),
-        "lr" if !key.starts_with("outer") => changes.lr = Some(number(key, value)?),
+        "lr" => changes.lr = Some(number(key, value)?),
         "lr_final" => changes.lr_final = Some(number(key, value)?),
         "warmup_steps" => changes.warmup_steps = Some(parsed(key, value, "a whole number")?),
         "weight_decay" => changes.weight_decay = Some(number(key, value)?),
@@ -188,6 +235,11 @@ fn fixed(key: &str, short: &str) -> String {
             "{key} is each node's own, and not the run's: set it in the node file, and start the node again"
         );
     }
+    // Two keys of the run file have the name `lr`.
+    let meant = MAY.iter().find(|(_, keys)| keys.contains(&short) && key != "outer.lr");
+    if let Some((section, _)) = meant {
+        return format!("{key}: no such key; did you mean {section}.{short}?");
+    }
     let section = key.split_once('.').map_or(key, |(section, _)| section);
     match FIXED.iter().find(|(keys, _)| keys.contains(&short) || keys.contains(&section)) {
         Some((keys, why)) if [SHAPE, TOKENIZER].contains(keys) => {
@@ -202,50 +254,5 @@ fn fixed(key: &str, short: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(pairs: &[&str]) -> Result<Changes, String> {
-        changes(&pairs.iter().map(|pair| (*pair).to_owned()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn keys_are_those_of_the_run_file_with_their_section_or_without() {
-        let asked = of(&["rounds=4000", "inner.lr=1e-3", "grace_s=20", "partition.minority=wait"]);
-        let minority = Some(Minority::Wait);
-        let changes =
-            Changes { rounds: Some(4_000), lr: Some(1e-3), grace_ms: Some(20_000), minority, ..Changes::default() };
-        assert_eq!(asked, Ok(changes));
-    }
-
-    #[test]
-    fn what_cannot_change_is_refused_with_the_reason_and_the_way_out() {
-        let from = ["data.sources", "codec", "sync.engine", "outer.lr", "admission.mode", "seed", "model.seq_len"];
-        // A run that begins from a model has its sizes and its tokenizer.
-        let anew = ["model.layers", "layers", "model.norm_eps", "data.tokenizer"];
-        let from = from.map(|key| (key, "--from CHECKPOINT"));
-        for (key, way) in from.into_iter().chain(anew.map(|key| (key, "starling new"))) {
-            let why = of(&[&format!("{key}=1")]).expect_err(key);
-            assert!(why.contains("cannot change") && why.contains(way), "{why}");
-        }
-        for (pair, words) in [
-            ("validate_every=3", "node file"),
-            ("colour=red", "no such key"),
-            ("rounds", "KEY=VALUE"),
-            ("rounds=many", "not a whole number"),
-            ("grace_s=99999999", "too many"),
-            ("minority=stay", "fork, wait or halt"),
-            ("lr=nan", "not a number"),
-        ] {
-            let why = of(&[pair]).expect_err(pair);
-            assert!(why.contains(words), "{why}");
-        }
-        assert!(of(&["rounds=1", "budget.rounds=2"]).expect_err("twice").contains("twice"));
-    }
-
-    #[test]
-    fn a_round_is_a_number_or_the_next() {
-        assert_eq!((from_round("next").ok(), from_round("12").ok()), (Some(0), Some(12)));
-        assert!(from_round("0").is_err() && from_round("soon").is_err());
-    }
-}
+#[path = "change_test.rs"]
+mod tests;

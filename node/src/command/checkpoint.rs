@@ -6,7 +6,7 @@ use super::trained::{Trained, WRITING, load, open, require_known_model};
 use crate::cli::CheckpointCommand;
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, kept_schema, shapes, store_failure};
-use crate::watch::status::{Answer, Question, ask_within, is_running};
+use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use crate::watch::terminal;
 use starling_protocol::wire;
 use starling_store::{CheckpointSource, LoadedState, checkpoint_path, is_checkpoint_of, list_checkpoints};
@@ -46,9 +46,9 @@ fn now(home: &Path) -> Result<(), Failure> {
     let (path, round, is_new) = if is_running(home) {
         match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
             Answer::Checkpoint { path, round, is_new, .. } => (PathBuf::from(path), round, is_new),
-            Answer::Error { message } => {
+            Answer::Error { message, code } => {
                 let why = format!("the node in {} wrote no checkpoint: {message}", home.display());
-                return Err(Failure::message(Code::Refused, why));
+                return Err(failure(why, code));
             }
             _ => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
         }
@@ -101,4 +101,33 @@ fn list(home: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::status::StatusServer;
+
+    /// What `checkpoint now` ends with if the node in its folder gives this answer.
+    fn answered(answer: Answer) -> Failure {
+        let home = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a thread");
+        let (_server, mut questions) = runtime.block_on(async { StatusServer::start(home.path()) }).expect("a socket");
+        runtime.spawn(async move {
+            while let Some((_, reply)) = questions.recv().await {
+                // The command asks once.
+                let _ = reply.send(answer.clone());
+            }
+        });
+        now(home.path()).expect_err("no checkpoint was written")
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_not_written_ends_the_command_with_the_code_of_the_reason() {
+        let full = answered(Answer::failed(Code::DiskFull, "the disk is full"));
+        assert_eq!(full.code, Code::DiskFull);
+        assert!(full.error.to_string().ends_with("wrote no checkpoint: the disk is full"), "{}", full.error);
+        assert_eq!(answered(Answer::refused("it ends")).code, Code::Refused);
+    }
 }

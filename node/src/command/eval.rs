@@ -97,7 +97,8 @@ fn words(measured: &Measured) -> String {
     let cut = if *cut { " (the text goes on; --bytes-max reads more)" } else { "" };
     format!(
         "text: {}, {bytes} bytes{cut}, {predicted} tokens predicted\n\
-         loss: {nats_per_token:.4} nats/token, {nats_per_byte:.4} nats/byte; perplexity {perplexity:.3} a token\n",
+         loss: {nats_per_token:.4} nats per token, {nats_per_byte:.4} nats per byte; perplexity {perplexity:.3} per \
+         token\n",
         starling_words::count(documents, "document")
     )
 }

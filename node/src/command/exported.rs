@@ -16,6 +16,9 @@ use std::path::Path;
 
 const CONFIG_FILE: &str = "config.json";
 const MODEL_FILE: &str = "model.safetensors";
+/// The longest sequences that a run takes from a model: other programs name what their positions can count, which may
+/// be more than a machine can train with. The run file may ask for more.
+const SEQ_LEN_MAX: u32 = 2048;
 /// Tensors of a layer.
 const OF_LAYER: usize = 9;
 
@@ -46,6 +49,12 @@ struct Config {
 pub fn is_exported(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     has(CONFIG_FILE) && has(MODEL_FILE) && !has("manifest.json")
+}
+
+/// The number of the model's parameters by its sizes; none if they cannot be read.
+pub fn parameters(folder: &Path) -> Option<u64> {
+    let config = folder.join(CONFIG_FILE);
+    Some(model_of(&config_file::read(&config).ok()?, &config).ok()?.parameters())
 }
 
 /// The model of the folder.
@@ -81,7 +90,7 @@ fn model_of(text: &str, path: &Path) -> Result<ModelSpec, Failure> {
         heads: config.num_attention_heads,
         kv_heads: config.num_key_value_heads,
         ffn: config.intermediate_size,
-        seq_len: config.max_position_embeddings,
+        seq_len: config.max_position_embeddings.min(SEQ_LEN_MAX),
         tied: config.tie_word_embeddings,
         rope_theta: config.rope_theta,
         norm_eps: config.rms_norm_eps,
@@ -134,8 +143,15 @@ mod tests {
         let back = weights(&folder).expect("it is plain");
         assert_eq!((&back.model, &back.theta), (&trained.spec.model, &trained.theta));
         assert_eq!(back.tokenizer, Tokenizer::bytes().digest());
+        assert_eq!(parameters(&folder), Some(back.theta.len() as u64));
+        assert_eq!(parameters(dir.path()), None);
 
         let config = std::fs::read_to_string(folder.join(CONFIG_FILE)).expect("it is there");
+        let positions = "\"max_position_embeddings\": 128";
+        assert_eq!(config.matches(positions).count(), 1, "{config}");
+        let many = config.replace(positions, "\"max_position_embeddings\": 131072");
+        let many = model_of(&many, Path::new(CONFIG_FILE)).expect("it is plain");
+        assert_eq!(many, ModelSpec { seq_len: SEQ_LEN_MAX, ..back.model });
         let refused = |from: &str, to: &str| {
             assert_eq!(config.matches(from).count(), 1, "{from}");
             std::fs::write(folder.join(CONFIG_FILE), config.replace(from, to)).expect("written");
@@ -150,5 +166,19 @@ mod tests {
         assert!(refused("\"intermediate_size\": 176", "\"intermediate_size\": 175").contains("another shape"));
         assert!(refused("\"hidden_size\"", "\"width\"").contains("no configuration of a Llama model"));
         assert!(refused("\"head_dim\": 16", "\"head_dim\": 8").contains("plain Llama"));
+    }
+
+    #[test]
+    fn a_model_with_numbers_of_another_kind_is_not_called_damaged() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("model");
+        export(&Trained::untrained(), &folder, false, None).expect("there is room");
+        let header = br#"{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#;
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+        std::fs::write(folder.join(MODEL_FILE), file).expect("written");
+        let failure = weights(&folder).err().expect("it is not read");
+        let said = failure.error.to_string();
+        assert!(failure.code == Code::ConfigMismatch && said.contains("float32"), "{said}");
+        assert!(said.contains(MODEL_FILE) && !said.contains("damaged"), "{said}");
     }
 }

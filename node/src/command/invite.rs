@@ -3,7 +3,7 @@
 use crate::cli::InviteArgs;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
-use crate::watch::status::{Answer, Question, Terms, ask};
+use crate::watch::status::{Answer, Question, Terms, ask, failure};
 use crate::watch::terminal;
 use starling_protocol::NodeId;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub fn run(args: &InviteArgs) -> Result<ExitCode, Failure> {
             terminal::put(&format!("{ticket}\n"));
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         Answer::Status(_) | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
             Err(Failure::message(Code::Refused, "the node answered another question: update it"))
         }

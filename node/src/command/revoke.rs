@@ -3,7 +3,7 @@
 use crate::cli::RevokeArgs;
 use crate::exit::{Code, Failure};
 use crate::runtime::{home_of, read_ticket};
-use crate::watch::status::{Answer, Question, Subject, ask};
+use crate::watch::status::{Answer, Question, Subject, ask, failure};
 use crate::watch::terminal;
 use starling_bootstrap::identity;
 use starling_protocol::NodeId;
@@ -20,7 +20,7 @@ pub fn run(args: &RevokeArgs) -> Result<ExitCode, Failure> {
             terminal::put(&format!("revoked {subject}: in force once the flock's next records carry it\n"));
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }

@@ -5,14 +5,14 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
 use crate::watch::names::{labelled, short};
-use crate::watch::pair::Pair;
+use crate::watch::pair::{Pair, Standing};
 use crate::watch::screen::bytes;
 use crate::watch::status::{
     AmendedStatus, Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, ProposalStatus, Question,
     QuorumStatus, Status, UnreachedStatus, ask, running_homes,
 };
 use crate::watch::terminal;
-use crate::watch::words::tame;
+use crate::watch::words::{STARTED_AGAIN, tame};
 use anyhow::Context;
 use starling_words::count;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     };
     let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Status(status) => status,
-        Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, .. } => return Err(Failure::message(Code::Refused, message)),
         Answer::Invite { .. } | Answer::Revoked { .. } | Answer::Checkpoint { .. } | Answer::Amendment { .. } => {
             return Err(Failure::message(Code::Refused, "the node answered another question: update it"));
         }
@@ -64,7 +64,7 @@ fn the_only_home() -> Result<PathBuf, Failure> {
     }
 }
 
-/// The lines for a person; `verbose` adds the loss in nats a byte.
+/// The lines for a person; `verbose` adds the loss in nats per byte.
 fn text(status: &Status, verbose: bool) -> String {
     let or_none = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.4}"));
     let mut out = format!(
@@ -87,13 +87,13 @@ fn text(status: &Status, verbose: bool) -> String {
         None => "no flock met yet\n".to_string(),
     };
     out += &status.quorum.as_ref().map(|quorum| quorum_text(quorum, &status.node)).unwrap_or_default();
-    out += &pair_text(status).unwrap_or_default();
+    out += &status.quorum.as_ref().and_then(|quorum| pair_text(quorum, &status.members)).unwrap_or_default();
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
     out += &amended_text(status.amended.as_ref(), &status.proposals);
-    let per_byte = format!(" ({} nats/byte)", or_none(status.validation_nats_per_byte));
+    let per_byte = format!(" ({} nats per byte)", or_none(status.validation_nats_per_byte));
     let per_byte = if verbose { per_byte } else { String::new() };
     out += &format!(
-        "loss {} nats/token · validation {} nats/token{per_byte} · {} sent, {} received\n",
+        "loss {} nats per token · validation {} nats per token{per_byte} · {} sent, {} received\n",
         or_none(status.loss),
         or_none(status.validation_nats_per_token),
         bytes(status.bytes_sent),
@@ -238,7 +238,7 @@ fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
         out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
         // It would be a quorum, if it had not been started again.
         if 2 * quorum.here == quorum.voters && quorum.distinguished.as_deref() == Some(me) {
-            out += "; it was started again, and decides nothing alone before another voter has answered";
+            out += &format!("; {STARTED_AGAIN}");
         }
     }
     if quorum.frozen {
@@ -247,14 +247,18 @@ fn quorum_text(quorum: &QuorumStatus, me: &str) -> String {
     out + "\n"
 }
 
-/// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
-fn pair_text(status: &Status) -> Option<String> {
-    let quorum = status.quorum.as_ref().filter(|quorum| quorum.voters == 2 && quorum.here == 2)?;
-    let voter = |me: bool| status.members.iter().find(|m| m.me == me && m.role.as_deref() == Some("voter"));
-    let (me, other) = voter(true).zip(voter(false))?;
+/// What becomes of a flock of two when one of them is lost, if both are here and this node is one of them.
+fn pair_text(quorum: &QuorumStatus, members: &[Member]) -> Option<String> {
+    let (voters, count) = (quorum.voters, members.iter().filter(|member| member.member).count());
+    let votes = |member: &Member| member.role.as_deref() == Some("voter");
+    let me = members.iter().find(|member| member.me && member.member)?;
+    let standing = Standing::of((voters, count), votes(me), quorum.distinguished.as_ref() == Some(&me.node))?;
+    // Of two voters the other one is meant, however many learn.
+    let is_it = |m: &&Member| !m.me && m.member && m.connected && (voters == 1 || votes(m));
+    let other = members.iter().find(is_it).filter(|_| quorum.here == voters)?;
     let pair = Pair {
         other: &labelled(&other.node, other.name.as_deref()),
-        senior: quorum.distinguished.as_ref() == Some(&me.node),
+        standing,
         policy: &quorum.policy,
         grace_s: quorum.grace_s,
     };
@@ -314,6 +318,44 @@ mod tests {
         assert!(quorum_text(&lost("wait", "other"), "me").contains("waits for the others"));
         let restarted = quorum_text(&lost("wait", "me"), "me");
         assert!(restarted.ends_with("decides nothing alone before another voter has answered\n"), "{restarted}");
+    }
+
+    #[test]
+    fn a_flock_of_two_says_what_happens_when_one_is_lost_while_one_of_them_learns_too() {
+        let member = |node: &str, me: bool, role: &str| Member {
+            node: node.into(),
+            name: None,
+            me,
+            member: true,
+            role: Some(role.into()),
+            connected: true,
+            phase: None,
+            seq: None,
+            heard_s: None,
+            out: None,
+        };
+        let quorum = |voters: usize| QuorumStatus {
+            voters,
+            here: voters,
+            in_reach: true,
+            distinguished: Some("5e6f7a8b5e6f".into()),
+            quorum_lost_s: None,
+            forks_in_s: None,
+            policy: "fork".into(),
+            grace_s: 60.0,
+            frozen: false,
+        };
+        let said = |mine: &str, its: &str, voters: usize| {
+            let members = [member("5e6f7a8b5e6f", true, mine), member("1a2b3c4d5e6f", false, its)];
+            pair_text(&quorum(voters), &members).unwrap_or_default()
+        };
+        assert!(said("voter", "voter", 2).contains("the senior one: if 1a2b3c4d is lost, this node goes on at once"));
+        assert!(said("voter", "learner", 1).contains("decides alone: if 1a2b3c4d is lost, this node goes on at once"));
+        let learns = said("learner", "voter", 1);
+        assert!(learns.contains("if 1a2b3c4d is lost, this node goes on by itself after 60 s"), "{learns}");
+        let away = Member { connected: false, ..member("1a2b3c4d5e6f", false, "learner") };
+        assert_eq!(pair_text(&quorum(1), &[member("5e6f7a8b5e6f", true, "voter"), away]), None);
+        assert_eq!(pair_text(&quorum(3), &[member("5e6f7a8b5e6f", true, "voter")]), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::config::model_table::model_config;
 use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::runtime::{TOKENIZER_FILE, Weights, checkpoints_folder, home_of, store_failure, stored};
-use crate::watch::status::{Answer, Question, ask_within, is_running};
+use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use anyhow::Context;
 use starling_data::Tokenizer;
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
@@ -179,7 +179,7 @@ pub fn require_known_model(spec: &RunSpec, schema: Digest, source: &str) -> Resu
 }
 
 /// Whether a node has its home in this folder.
-fn is_home(folder: &Path) -> bool {
+pub fn is_home(folder: &Path) -> bool {
     folder.join("run.spec").exists()
 }
 
@@ -187,13 +187,16 @@ fn is_home(folder: &Path) -> bool {
 pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
     let advice =
         "name a checkpoint's folder (`starling checkpoint list --home DIR` lists those of a node), or a node's folder";
+    let name = folder.display();
+    let usage = |why: String| Err(Failure::message(Code::Usage, format!("{why}: {advice}")));
+    if !folder.exists() {
+        return usage(format!("there is no folder {name}"));
+    }
     if !folder.is_dir() {
-        let why = format!("there is no folder {}: {advice}", folder.display());
-        return Err(Failure::message(Code::Refused, why));
+        return usage(format!("{name} is a file"));
     }
     if !folder.join("manifest.json").exists() {
-        let why = format!("{} is no checkpoint, since it has no manifest.json: {advice}", folder.display());
-        return Err(Failure::message(Code::Refused, why));
+        return usage(format!("{name} is no checkpoint, since it has no manifest.json"));
     }
     open_checkpoint(folder).map_err(store_failure)
 }
@@ -202,7 +205,7 @@ pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
 fn of_running(home: &Path) -> Result<Trained, Failure> {
     match ask_within(home, Question::Checkpoint, WRITING).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Checkpoint { path, .. } => Trained::of_checkpoint(Path::new(&path)),
-        Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
+        Answer::Error { message, code } => Err(failure(message, code)),
         _ => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
     }
 }
@@ -237,10 +240,14 @@ mod tests {
     fn a_folder_without_a_model_is_answered_in_words() {
         let dir = tempfile::tempdir().expect("a folder");
         let (code, said) = refused(&dir.path().join("none"));
-        assert_eq!(code, Code::Refused);
+        assert_eq!(code, Code::Usage);
         assert!(said.contains("there is no folder") && said.contains("checkpoint list"), "{said}");
-        let (_, said) = refused(dir.path());
-        assert!(said.contains("no manifest.json"), "{said}");
+        let (code, said) = refused(dir.path());
+        assert!(code == Code::Usage && said.contains("no manifest.json"), "{said}");
+        let file = dir.path().join("text.txt");
+        std::fs::write(&file, "some text").expect("written");
+        let (code, said) = refused(&file);
+        assert!(code == Code::Usage && said.contains("text.txt is a file"), "{said}");
         let (code, said) =
             Trained::of_home(dir.path()).err().map(|f| (f.code, f.error.to_string())).expect("there is no node");
         assert!(code == Code::Usage && said.contains("holds no run"), "{said}");

@@ -30,7 +30,8 @@ pub struct RunFile {
     pub name: String,
     #[serde(default = "defaults::seed")]
     pub seed: u64,
-    /// Node id (64 hex digits) of the only node that may invite; without it, every member may.
+    /// Node id (64 hex digits) of the only node that may invite, revoke and amend the run. Without it every member may
+    /// invite, and an amendment takes a quorum's operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     #[serde(default)]

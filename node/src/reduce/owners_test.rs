@@ -267,22 +267,20 @@ fn words_about_sums_that_cannot_be_are_refused() {
     });
 }
 
-/// Waits until the survivors have from each other all parts that an owner can have; returns whether they do.
-async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
+/// Waits until the survivors have from each other all parts that an owner can have, or until no more arrive: an attempt
+/// that has failed takes nothing after `LINGER`.
+async fn wait_for_parts(flock: &Flock, victim: usize) {
     let owners = flock.owners();
     let places: Vec<usize> = (0..flock.members.len()).filter(|place| *place != victim).collect();
     let missing = |owner: usize, from: usize| {
         let get = |chunk: &usize| flock.parts[owner].get(&flock.key(0), &flock.members[from], *chunk);
         owner != from && owners.chunks(owner).iter().any(|chunk| get(chunk).is_none())
     };
-    let deadline = tokio::time::Instant::now() + 3 * LINGER;
-    while places.iter().any(|owner| places.iter().any(|from| missing(*owner, *from))) {
-        if tokio::time::Instant::now() > deadline {
-            return false;
-        }
+    let over = tokio::time::Instant::now() + 3 * LINGER;
+    let lacks = || places.iter().any(|owner| places.iter().any(|from| missing(*owner, *from)));
+    while lacks() && tokio::time::Instant::now() < over {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    true
 }
 
 /// A member dies when it has sent so many bytes, and the others make another attempt. `docs/protocol/3-reduction.md`
@@ -296,7 +294,7 @@ async fn assert_a_death_is_repaired(mut flock: Flock, victim: usize, after: usiz
     flock.tap = Some(tap.clone());
     let results = flock.with_a_death(victim, after, 0).await;
     if wait {
-        all_is_kept(&flock, victim).await;
+        wait_for_parts(&flock, victim).await;
     }
     let rest = flock.without(victim);
     let owners = rest.owners();
@@ -344,21 +342,33 @@ fn after_a_death_only_what_is_missing_is_sent_again() {
     });
 }
 
+/// A flock in which a member has died, its survivors, and the sums that the first of them has finished. On a busy
+/// machine `LINGER` may be over before it has finished one; then another flock has a death.
+async fn with_finished_sums() -> (Flock, Flock, Vec<usize>) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let flock = flock(Codec::Int4, 3, 6 * CHUNK_ELEMENTS, 2048);
+        // Member 1 dies in the middle of its sums, so the others have its parts, and neither has all sums.
+        flock.with_a_death(1, sent_bytes(&flock, 1) - 3 * frames_bytes(&flock, &[0]) - 100, 0).await;
+        let (rest, over) = (flock.without(1), tokio::time::Instant::now() + 3 * LINGER);
+        let (owned, me) = (rest.owners().chunks(0).to_vec(), rest.members[0].member);
+        let made = || owned.iter().copied().filter(|chunk| rest.sums[0].made(&me, *chunk)).collect::<Vec<usize>>();
+        while made().is_empty() && tokio::time::Instant::now() < over {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let made = made();
+        if !made.is_empty() {
+            return (flock, rest, made);
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it finishes no sum");
+    }
+}
+
 /// The residual of a sum is kept with it: an owner that keeps all of its sums has the residuals of the attempt before.
 #[test]
 fn residuals_of_kept_sums_are_kept() {
     runtime().block_on(async {
-        let flock = flock(Codec::Int4, 3, 6 * CHUNK_ELEMENTS, 2048);
-        // Member 1 dies in the middle of its sums, so the others have its parts, and neither has all sums.
-        flock.with_a_death(1, sent_bytes(&flock, 1) - 3 * frames_bytes(&flock, &[0]) - 100, 0).await;
-        let (rest, deadline) = (flock.without(1), tokio::time::Instant::now() + 3 * LINGER);
-        let (owned, me) = (rest.owners().chunks(0).to_vec(), rest.members[0].member);
-        let made = || owned.iter().copied().filter(|chunk| rest.sums[0].made(&me, *chunk)).collect::<Vec<usize>>();
-        while made().is_empty() {
-            assert!(tokio::time::Instant::now() < deadline, "it finishes no sum");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let made = made();
+        let (flock, rest, made) = with_finished_sums().await;
         let former: Vec<_> = made.iter().map(|chunk| rest.feedback[0].staged_sum(&flock.key(0), *chunk)).collect();
         rest.bytes_sent(1).await;
         let now: Vec<_> = made.iter().map(|chunk| rest.feedback[0].staged_sum(&rest.key(1), *chunk)).collect();

@@ -80,7 +80,8 @@ impl Again {
     /// Keeps the start in the folder. Without it the node runs all the same.
     pub fn keep(&self, home: &Path) {
         let text = toml::to_string(self).map_err(std::io::Error::other);
-        if let Err(error) = text.and_then(|text| kept::write(&home.join(FILE), &format!("{HEADER}\n{text}"))) {
+        let write = |text: String| kept::write(&home.join(FILE), format!("{HEADER}\n{text}").as_bytes());
+        if let Err(error) = text.and_then(write) {
             let why = starling_words::of(&error);
             tracing::warn!("this start is not kept, so that the next one needs --run or --join again: {why}");
         }

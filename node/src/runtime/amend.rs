@@ -1,31 +1,31 @@
 //! Amendments that the operator hands in (`starling change`, `starling agree`), and the terms in force.
 
+use super::amended::{self, texts};
 use super::driver::Driver;
-use crate::exit::Failure;
+use super::waiting::{self, Fate, Stage};
+use crate::exit::{Code, Failure};
 use crate::watch::status::{AmendedStatus, Answer, Change, ProposalStatus};
-use starling_protocol::amendment::{Amendment, Changes, NotAmended};
+use starling_protocol::Digest;
+use starling_protocol::amendment::{Amendment, NotAmended};
 use starling_protocol::engine::io::Input;
-use starling_protocol::{Digest, wire};
-use std::collections::BTreeMap;
-
-/// The file in a node's folder with an amendment that its operator has handed in, until a record holds it or another
-/// one of its number.
-pub const AMENDMENT_FILE: &str = "amendment";
 
 impl Driver {
     /// Makes the next amendment of the run, and hands it in.
     pub(super) fn change(&mut self, change: &Change) -> Answer {
-        let Some(head) = self.engine.head() else { return refused(&NotAmended::NoRecord) };
-        if change.from > 0 && change.from <= head.round {
-            let round = head.round;
-            let message = format!(
-                "--from-round {}: that round is over, {round} rounds are committed; give `--from-round next`",
-                change.from
-            );
-            return Answer::Error { message };
-        }
+        let Some(head) = self.engine.head() else { return self.not_amended(&NotAmended::NoRecord) };
         let settings = head.next.settings;
-        let amendment = self.settings.ticket.amend(&self.spec, &settings, change.from, change.changes);
+        // One that was left while the node did not run, and that could not be handed in after the end of the run.
+        let left = waiting::read(&self.settings.home, Stage::Left).ok().flatten();
+        let left = left.filter(|left| left.follows(&settings));
+        let changes = left.map_or(change.changes, |left| left.changes.then(&change.changes));
+        if let Some(why) = waiting::never(&self.spec, head, change.from, &changes) {
+            return Answer::failed(Code::Usage, why);
+        }
+        if waiting::is_idle(&self.spec, head, &changes) {
+            let why = "the run is over, so that this would never be in force: add to its budget, too (rounds=...)";
+            return Answer::failed(Code::Usage, why);
+        }
+        let amendment = self.settings.ticket.amend(&self.spec, &settings, change.from, changes);
         self.hand_in(amendment)
     }
 
@@ -36,49 +36,95 @@ impl Driver {
         let named: Vec<Amendment> = named.collect();
         match <[Amendment; 1]>::try_from(named) {
             Ok([amendment]) => self.hand_in(amendment),
-            Err(named) if named.is_empty() => Answer::Error {
-                message: format!(
-                    "no amendment {name} waits here: `starling status` lists those that do, and one that is in force waits \
-                     no more"
-                ),
-            },
-            Err(_) => Answer::Error { message: format!("several amendments begin with {name}: give more digits") },
+            Err(named) if named.is_empty() => Answer::refused(format!(
+                "no amendment {name} waits here: `starling status` lists those that do, and one that is in force waits \
+                 no more"
+            )),
+            Err(_) => Answer::refused(format!("several amendments begin with {name}: give more digits")),
         }
     }
 
     fn hand_in(&mut self, amendment: Amendment) -> Answer {
         if let Err(why) = self.engine.check_amendment(&amendment) {
-            return refused(&why);
+            return self.not_amended(&why);
         }
+        // A node that ends before a record holds it hands it in again.
+        if let Err(error) = waiting::hand_in(&self.settings.home, &amendment) {
+            let failure = Failure::from(error);
+            let why = starling_words::of_chain(failure.error.chain());
+            return Answer::failed(failure.code, format!("the amendment was not handed in: {why}"));
+        }
+        let (name, proposals) = (amendment.name(&self.run), self.engine.proposals());
         let answer = Answer::Amendment {
-            id: amendment.name(&self.run).to_string(),
+            id: name.to_string(),
             number: amendment.number,
-            bytes: data_encoding::HEXLOWER.encode(&wire::encode_amendment(&amendment)),
             agreed_by_all: self.spec.creator.is_some(),
+            instead_of: waiting::agreed_before(&proposals, &name).map(|before| before.to_string()),
         };
         self.later(Input::Amend { amendment });
         answer
     }
 
-    /// Hands in the amendment that the folder holds: the node may have ended before a record held it, and a run that is
-    /// over goes on by it. The file goes when it is of no use any more.
-    pub(super) async fn hand_in_kept(&mut self) -> Result<(), Failure> {
-        let path = self.settings.home.join(AMENDMENT_FILE);
-        let Ok(bytes) = std::fs::read(&path) else { return Ok(()) };
-        let checked = wire::decode_amendment(&bytes).map(|kept| (self.engine.check_amendment(&kept), kept));
-        match checked {
-            Ok((Ok(()), amendment)) => self.feed(Input::Amend { amendment }).await,
-            Ok((Err(NotAmended::NoRecord), _)) => Ok(()),
-            Ok((Err(why), _)) => {
-                tracing::debug!("the amendment in {} is of no use any more: {why}", path.display());
-                let _ = std::fs::remove_file(&path);
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!("the amendment in {} does not decode: {error}", path.display());
-                Ok(())
+    /// The refusal of an amendment, in the words of this node.
+    fn not_amended(&self, why: &NotAmended) -> Answer {
+        let other = if *why == NotAmended::OneAtATime { self.one_waits() } else { None };
+        Answer::failed(waiting::code(why), other.unwrap_or_else(|| why.to_string()))
+    }
+
+    /// The words for an amendment while another one waits.
+    fn one_waits(&self) -> Option<String> {
+        let proposals = self.engine.proposals();
+        let head = self.engine.head()?;
+        let (_, other, _) = proposals.iter().find(|(_, other, _)| waiting::is_due(other, head))?;
+        Some(waiting::in_the_way((&self.spec, head), other, &self.settings.home, true))
+    }
+
+    /// Hands in the amendment that the folder holds: one that was left there while the node did not run, or one that no
+    /// record held yet when the node ended. A run that is over goes on by it. A file of no use goes; one that cannot be
+    /// read is told of at the start.
+    pub(super) fn hand_in_kept(&mut self, starts: bool) {
+        for stage in [Stage::Left, Stage::HandedIn] {
+            match waiting::read(&self.settings.home, stage) {
+                Ok(None) => {}
+                Ok(Some(kept)) => {
+                    if self.hand_in_of(stage, kept) {
+                        return;
+                    }
+                }
+                Err(error) if starts => tracing::warn!("{}", starling_words::of_chain(error.chain())),
+                Err(_) => {}
             }
         }
+    }
+
+    /// Hands in an amendment of the folder if it is time to; returns whether it was handed in.
+    fn hand_in_of(&mut self, stage: Stage, kept: Amendment) -> bool {
+        let (home, name) = (&self.settings.home, kept.name(&self.run));
+        let known = self.engine.proposals().iter().any(|(known, ..)| *known == name);
+        let idle = self.engine.head().is_some_and(|head| waiting::is_idle(&self.spec, head, &kept.changes));
+        match waiting::fate(self.engine.check_amendment(&kept), known, idle) {
+            Fate::Stays => return false,
+            Fate::Goes(why) => {
+                match stage {
+                    Stage::Left => {
+                        tracing::warn!("the amendment {} that was left here cannot count: {why}", name.short());
+                    }
+                    Stage::HandedIn => tracing::debug!("the amendment {} waits no more: {why}", name.short()),
+                }
+                waiting::forget(home, stage);
+                return false;
+            }
+            Fate::HandIn => {}
+        }
+        if stage == Stage::Left
+            && let Err(error) = waiting::hand_in(home, &kept)
+        {
+            let why = starling_words::of_chain(error.chain());
+            tracing::warn!("the amendment {} was not handed in: {why}", name.short());
+            return false;
+        }
+        self.later(Input::Amend { amendment: kept });
+        true
     }
 
     /// Has the screen count with the budget that is in force.
@@ -89,12 +135,7 @@ impl Driver {
 
     /// The amendments that are in force, if there are any.
     pub(super) fn amended_status(&self) -> Option<AmendedStatus> {
-        let settings = self.engine.head()?.next.settings;
-        (settings.amendments > 0).then(|| AmendedStatus {
-            number: settings.amendments,
-            id: settings.newest.to_string(),
-            changes: texts(&settings.changes),
-        })
+        amended::of(&self.engine.head()?.next.settings)
     }
 
     /// Amendments that no record holds yet.
@@ -109,13 +150,4 @@ impl Driver {
         };
         self.engine.proposals().into_iter().map(row).collect()
     }
-}
-
-/// Changed values by their keys.
-fn texts(changes: &Changes) -> BTreeMap<String, String> {
-    changes.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-fn refused(why: &NotAmended) -> Answer {
-    Answer::Error { message: why.to_string() }
 }

@@ -33,7 +33,7 @@ impl Arrival {
         }
         self.shown = now;
         let (seconds, pace, left_s) = self.pace(now);
-        let mut events = vec![Event::Fetching { bytes, of: self.of, seconds, left_s }];
+        let mut events = vec![Event::Fetching { bytes, of: self.whole(), seconds, left_s }];
         let patience_s = self.patience.as_secs_f64();
         if let Some(of) = self.of.filter(|of| !self.told_slow && *of as f64 > pace * patience_s) {
             self.told_slow = true;
@@ -44,18 +44,24 @@ impl Arrival {
         events
     }
 
+    /// Bytes of the whole state, unless more has come: the weights with which the run began follow it to a node that
+    /// needs them.
+    fn whole(&self) -> Option<u64> {
+        self.of.filter(|of| self.here <= *of)
+    }
+
     /// Seconds since the begin, bytes a second, and seconds until all is here, if its length is known.
     fn pace(&self, now: Instant) -> (f64, f64, Option<f64>) {
         let seconds = now.saturating_duration_since(self.began).as_secs_f64();
         let pace = self.here as f64 / seconds.max(1e-3);
-        let left_s = self.of.filter(|_| self.here > 0).map(|of| of.saturating_sub(self.here) as f64 / pace);
+        let left_s = self.whole().filter(|_| self.here > 0).map(|of| of.saturating_sub(self.here) as f64 / pace);
         (seconds, pace, left_s)
     }
 
     /// How far it is, in words.
     pub fn text(&self, now: Instant) -> String {
         let here = human_bytes(self.here);
-        match (self.of, self.pace(now)) {
+        match (self.whole(), self.pace(now)) {
             (Some(of), (_, _, Some(left))) => format!("{here} of {}, {} left", human_bytes(of), about(left)),
             (Some(of), _) => format!("{here} of {}", human_bytes(of)),
             (None, _) => format!("{here} so far"),
@@ -91,6 +97,8 @@ mod tests {
         assert_eq!(arrival.text(start), "0 B of 240.0 MiB");
         arrival.moved(120 * MIB, start + 60 * second);
         assert_eq!(arrival.text(start + 60 * second), "120.0 MiB of 240.0 MiB, about 60 s left");
+        arrival.moved(250 * MIB, start + 120 * second);
+        assert_eq!(arrival.text(start + 120 * second), "250.0 MiB so far", "never more than all of it");
         let mut unknown = Arrival::new(start, None, 120 * second);
         unknown.moved(MIB, start + second);
         assert_eq!(unknown.text(start + second), "1.0 MiB so far");

@@ -3,6 +3,7 @@
 
 use super::arrival::Arrival;
 use super::driver::Driver;
+use super::fetches::FETCHES_MAX;
 use super::ledger::{Job, Update};
 use super::matter::{Matter, Outcome};
 use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
@@ -92,7 +93,7 @@ impl Driver {
     /// Fetches a candidate. A second request for it replaces the first.
     pub(super) fn fetch(&mut self, key: AttemptKey, record: Digest, sources: Vec<NodeId>) {
         self.fetches.arrived(key, record);
-        if self.fetches.candidates() >= candidate::FETCHES_MAX {
+        if self.fetches.candidates() >= FETCHES_MAX {
             metrics::counter!("starling_refused_total", "reason" => "candidate_fetches_full").increment(1);
             self.later(Input::FetchFailed { key, record });
             return;

@@ -10,9 +10,6 @@ use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::{Digest, NodeId, update, wire};
 use std::sync::Arc;
 
-/// Candidates that are being fetched, or fetched and not yet on disk, at once. The engine asks for one or two.
-pub const FETCHES_MAX: usize = 4;
-
 /// A candidate to fetch, and its sources.
 #[derive(Clone, Debug)]
 pub struct Wanted {

@@ -27,8 +27,8 @@ impl Driver {
                 Ok(Ok(CheckpointMade { path, seq, round, is_new })) => {
                     Answer::Checkpoint { path: path.display().to_string(), seq, round, is_new }
                 }
-                Ok(Err(NotMade { why, .. })) => Answer::Error { message: why },
-                Err(_) => Answer::Error { message: "the node is shutting down".into() },
+                Ok(Err(NotMade { why, code })) => Answer::failed(code, why),
+                Err(_) => Answer::refused("the node is shutting down"),
             };
             // The one that asked may have gone.
             let _ = reply.send(answer);
@@ -59,11 +59,12 @@ impl Driver {
         format!("{reason}; the state is on the disk: `starling checkpoint now --home {home}` writes one of it")
     }
 
-    /// Writes the model that the run ends with. Peers are answered meanwhile.
+    /// Writes the model that the run ends with. Peers and people are answered meanwhile. Returns the failure if it was
+    /// not written.
     ///
     /// # Errors
-    /// It was not written.
-    pub(super) async fn final_checkpoint(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+    /// A part of the node has failed.
+    pub(super) async fn final_checkpoint(&mut self, queues: &mut Queues) -> Result<Option<Failure>, Failure> {
         self.ledger(Job::Checkpoint { purpose: CheckpointPurpose::Budget, asked: None }).await?;
         let mut alarm = Alarm::default();
         loop {
@@ -72,7 +73,7 @@ impl Driver {
                     Some(LedgerReply::Checkpoint { purpose: purpose @ CheckpointPurpose::Budget, outcome }) => {
                         let failed = outcome.as_ref().err().map(not_written);
                         self.show_checkpoint(purpose, outcome);
-                        return failed.map_or(Ok(()), Err);
+                        return Ok(failed);
                     }
                     Some(other) => self.ledger_done(other).await?,
                     None => {
@@ -87,6 +88,9 @@ impl Driver {
                     // The trainer has to be free if an amendment brings another round.
                     other => self.trainer_event(other).await?,
                 },
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                // An operator may lengthen the run just now.
+                Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 () = alarm.rings(self.wake_at()) => self.feed(Input::Tick).await?,
             }
         }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::run_file::RunFile;
 use starling_protocol::Digest;
+use starling_protocol::amendment::{Amendment, Changes, Settings};
 use starling_protocol::run::DataSpec;
 
 const MIB: u64 = 1 << 20;
@@ -20,6 +21,16 @@ fn need(tables: &str) -> (u64, DiskNeed) {
 
 fn bounded(max_gib: f64) -> NodeFile {
     NodeFile { store: StoreTable { max_gib }, ..NodeFile::default() }
+}
+
+#[test]
+fn a_run_that_was_lengthened_takes_more() {
+    let spec = spec("[model]\npreset = \"10m\"\n[budget]\nrounds = 4");
+    let changes = Changes { rounds: Some(40), ..Changes::default() };
+    let settings = Settings::default().after(&Amendment::next(&Settings::default(), 0, changes), &Digest([1; 32]));
+    let [before, after] = [&spec, &settings.in_force(&spec)].map(|spec| DiskNeed::of(spec, 16, true));
+    assert_eq!((before.rounds, after.rounds), (4, 16));
+    assert!(after.least() > before.least());
 }
 
 #[test]

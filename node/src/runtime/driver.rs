@@ -28,6 +28,7 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -180,7 +181,8 @@ impl Driver {
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
         self.hand_over(Matter::Start).await?;
-        self.hand_in_kept().await?;
+        self.hand_in_kept(true);
+        self.feed(Input::Tick).await?;
         self.show_budget();
         for event in std::mem::take(&mut queues.early) {
             self.net_event(event).await?;
@@ -194,11 +196,7 @@ impl Driver {
                     Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                     Some(result) = queues.results.recv() => self.result(result).await?,
                     Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                    Some(asked) = queues.questions.recv() => {
-                        // A tick first: the engine's view is as old as its last input.
-                        self.feed(Input::Tick).await?;
-                        self.answer(asked).await?;
-                    }
+                    Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                     () = alarm.rings(self.wake_at()) => {
                         self.show_lasting_wait();
                         self.feed(Input::Tick).await?;
@@ -208,8 +206,7 @@ impl Driver {
                 self.look_around();
             }
             // An amendment may add to the budget while the others get the last record.
-            let failed = self.end_of_run(queues).await.err();
-            if self.finish.is_some() || failed.is_some() {
+            if let ControlFlow::Break(failed) = self.end_of_run(queues).await {
                 return Ok(failed);
             }
         }

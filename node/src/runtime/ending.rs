@@ -7,6 +7,7 @@ use super::trainer::TrainerEvent;
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Time for which a node that has spent its budget stays to hand out the last record.
@@ -49,24 +50,34 @@ impl Driver {
         }
     }
 
+    /// Does the last work of a run that is over. The node ends then, with the failure of that work if there was one;
+    /// or it goes on, if an amendment has added to the budget meanwhile and it has no reason to finish any more.
+    pub(super) async fn end_of_run(&mut self, queues: &mut Queues) -> ControlFlow<Option<Failure>> {
+        let worked = self.last_work(queues).await;
+        ends(worked, self.finish.is_some())
+    }
+
     /// Writes the model that the run ends with, and gives peers the last record. A node that is asked to leave stops
-    /// doing so. If an amendment has added to the budget meanwhile, the node has no reason to finish any more.
-    pub(super) async fn end_of_run(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+    /// doing so. Returns why there is no checkpoint, if there is none.
+    ///
+    /// # Errors
+    /// A part of the node has failed, so that it cannot go on.
+    async fn last_work(&mut self, queues: &mut Queues) -> Result<Option<Failure>, Failure> {
         if self.finish != Some(Finish::BudgetSpent) {
-            return Ok(());
+            return Ok(None);
         }
         self.device.close();
-        let written = tokio::select! {
-            written = self.final_checkpoint(queues) => written,
-            () = asked_to_leave() => return Err(self.left_without_checkpoint()),
+        let not_written = tokio::select! {
+            written = self.final_checkpoint(queues) => written?,
+            () = asked_to_leave() => return Ok(Some(self.left_without_checkpoint())),
         };
         let sequences = self.settings.validate_sequences;
         self.device.validate(sequences);
-        let told = tokio::select! {
-            told = self.farewell(queues, sequences > 0) => told,
-            () = asked_to_leave() => Ok(()),
-        };
-        written.and(told)
+        tokio::select! {
+            told = self.farewell(queues, sequences > 0) => told?,
+            () = asked_to_leave() => {}
+        }
+        Ok(not_written)
     }
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
@@ -95,10 +106,7 @@ impl Driver {
                 Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                 Some(result) = queues.results.recv() => self.result(result).await?,
-                Some(asked) = queues.questions.recv() => {
-                    self.answer(asked).await?;
-                    self.feed(Input::Tick).await?;
-                }
+                Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 Some(happened) = queues.trainer_events.recv() => {
                     validating &= !matches!(happened, TrainerEvent::Validated { .. } | TrainerEvent::NotValidated);
                     self.trainer_event(happened).await?;
@@ -106,6 +114,16 @@ impl Driver {
                 () = alarm.rings(self.wake_at().into_iter().chain([ends]).min()) => self.feed(Input::Tick).await?,
             }
         }
+    }
+}
+
+/// Whether a node ends after its last work, and with which failure. A checkpoint that was not written, which was said,
+/// ends no node whose run goes on.
+fn ends(worked: Result<Option<Failure>, Failure>, finished: bool) -> ControlFlow<Option<Failure>> {
+    match worked {
+        Ok(_) if !finished => ControlFlow::Continue(()),
+        Ok(failed) => ControlFlow::Break(failed),
+        Err(failed) => ControlFlow::Break(Some(failed)),
     }
 }
 
@@ -125,7 +143,8 @@ fn diverged_text(losses: [Option<f64>; 2], vocab: u32) -> Option<String> {
     let loss = losses.into_iter().flatten().find(bad)?;
     Some(format!(
         "the run's budget is spent, and its training diverged: the loss is {loss:.1} nats per token, and guessing has \
-         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip, and start a new run"
+         {guessing:.1}; set a lower inner.lr, a longer inner.warmup_steps or a smaller inner.clip in a new run, \
+         which may begin with an older checkpoint (`--from`)"
     ))
 }
 
@@ -146,7 +165,7 @@ mod tests {
     use super::super::gauges::Gauges;
     use super::*;
 
-    /// With a tokenizer of 32,000 tokens a sound model has more nats a token than twice guessing has a byte.
+    /// With a tokenizer of 32,000 tokens a sound model has more nats per token than twice guessing has per byte.
     #[test]
     fn a_validation_counts_by_tokens_as_it_is_kept() {
         let (mut gauges, vocab) = (Gauges::new(), 32_000);
@@ -155,6 +174,23 @@ mod tests {
         assert_eq!(gauges.last_losses(), [None, Some(per_token)]);
         assert_eq!(diverged_text(gauges.last_losses(), vocab), None);
         assert!(per_token * bytes_per_token > DIVERGED * f64::from(vocab).ln(), "bytes for tokens would show");
+    }
+
+    #[test]
+    fn a_checkpoint_that_fails_ends_no_node_whose_run_goes_on() {
+        let full = || Failure::message(Code::DiskFull, "no room for the final checkpoint");
+        let code = |worked, finished| match ends(worked, finished) {
+            ControlFlow::Break(failed) => Some(failed.map(|failed| failed.code)),
+            ControlFlow::Continue(()) => None,
+        };
+        assert_eq!(code(Ok(Some(full())), false), None, "an amendment has added to the budget");
+        assert_eq!(code(Ok(None), false), None);
+        assert_eq!(code(Ok(Some(full())), true), Some(Some(Code::DiskFull)));
+        assert_eq!(code(Ok(None), true), Some(None));
+        for finished in [false, true] {
+            let broken = Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped"));
+            assert_eq!(code(broken, finished), Some(Some(Code::StoreDamaged)), "nothing works without it");
+        }
     }
 
     #[test]

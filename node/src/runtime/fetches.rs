@@ -7,6 +7,9 @@ use starling_protocol::engine::io::AttemptKey;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
+/// Candidates that are being fetched, or fetched and not yet on disk, at once. The engine asks for one or two.
+pub const FETCHES_MAX: usize = 4;
+
 /// The fetch of a candidate. Dropping it gives it up.
 struct Fetching {
     key: AttemptKey,

@@ -22,11 +22,11 @@ pub struct Gauges {
     reduce_started: Option<Instant>,
     reduce_seconds: f64,
     tokens_per_second: f64,
-    /// The flock's loss in its last round, in nats a token.
+    /// The flock's loss in its last round, in nats per token.
     pub loss: Option<f64>,
-    /// The loss on held-out text, in nats a token.
+    /// The loss on held-out text, in nats per token.
     pub validation: Option<f64>,
-    /// The same in nats a byte.
+    /// The same in nats per byte.
     pub validation_per_byte: Option<f64>,
     pub losses: Losses,
     /// The reason for which the node leaves before its time, if its training diverges.
@@ -116,7 +116,7 @@ impl Gauges {
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
     }
 
-    /// The last losses, both in nats a token: in training, and on held-out text.
+    /// The last losses, both in nats per token: in training, and on held-out text.
     pub fn last_losses(&self) -> [Option<f64>; 2] {
         [self.loss, self.validation]
     }

@@ -4,10 +4,10 @@ use super::arrival::Arrival;
 use super::driver::Driver;
 use super::notice::{ids, seeking_text};
 use crate::watch::figures::{about, bytes};
-use crate::watch::pair::Pair;
+use crate::watch::pair::{Pair, Standing};
 use crate::watch::picture::Glance;
 use crate::watch::words;
-use starling_protocol::engine::{Hold, MemberView, View};
+use starling_protocol::engine::{Hold, MemberView, QuorumView, View};
 use starling_protocol::message::Phase;
 use starling_protocol::record::Role;
 use starling_protocol::{Digest, NodeId};
@@ -73,7 +73,8 @@ impl Driver {
             let on = list(&waiting.on);
             if view.quorum.quorum_lost.is_some() && !view.quorum.frozen {
                 let left = view.quorum.forks_in.map(|micros| micros as f64 / 1e6);
-                return words::cut_off(&self.engine.in_force().partition.minority.to_string(), &on, left);
+                let policy = self.engine.in_force().partition.minority.to_string();
+                return words::cut_off(&policy, &on, left, started_again(&view.quorum, &self.me, &on));
             }
             return words::waiting(&on, waiting.why);
         }
@@ -82,23 +83,36 @@ impl Driver {
         phase_sentence(view.phase, (others, view.others.len()), arrival)
     }
 
-    /// What becomes of two voters when one of them is lost, if both are here and this node is one of them.
+    /// What becomes of a flock of two when one of them is lost, if both are here and this node is one of them.
     fn if_lost(&self, view: &View) -> Vec<String> {
-        let voters = || view.members.iter().filter(|member| member.role == Some(Role::Voter));
-        let other = voters().find(|voter| voter.id != self.me);
-        let votes = voters().any(|voter| voter.id == self.me);
-        let Some(other) = other.filter(|_| votes && view.quorum.voters == 2 && view.quorum.here == 2) else {
-            return Vec::new();
-        };
+        let Some((other, standing)) = one_of_two(view, &self.me) else { return Vec::new() };
         let partition = &self.engine.in_force().partition;
         let pair = Pair {
-            other: &self.screen.names().label(&other.id.to_string()),
-            senior: view.quorum.distinguished == Some(self.me),
+            other: &self.screen.names().label(&other.to_string()),
+            standing,
             policy: &partition.minority.to_string(),
             grace_s: f64::from(partition.grace_ms) / 1e3,
         };
         pair.parts()
     }
+}
+
+/// Whether a node without a quorum would have one, had it not been started again: nobody is missing, or half of the
+/// voters are in reach, and this node is the distinguished one.
+fn started_again(quorum: &QuorumView, me: &NodeId, missing: &str) -> bool {
+    missing.is_empty() || 2 * quorum.here == quorum.voters && quorum.distinguished == Some(*me)
+}
+
+/// The other one of two that are both here, and the part of this node `me`.
+fn one_of_two(view: &View, me: &NodeId) -> Option<(NodeId, Standing)> {
+    let QuorumView { voters, here, distinguished, .. } = &view.quorum;
+    let votes = |member: &MemberView| member.role == Some(Role::Voter);
+    let mine = view.members.iter().find(|member| member.id == *me)?;
+    let standing = Standing::of((*voters, view.members.len()), votes(mine), *distinguished == Some(*me))?;
+    // Of two voters the other one is meant, however many learn.
+    let is_it = |member: &&MemberView| member.id != *me && member.connected && (*voters == 1 || votes(member));
+    let other = view.members.iter().find(is_it).filter(|_| here == voters)?;
+    Some((other.id, standing))
 }
 
 /// A round that is held back until newcomers can take part.
@@ -156,6 +170,15 @@ mod tests {
             "fetching the model from the flock (12.0 MiB of 24.0 MiB, about 40 s left); this node takes part once it is here"
         );
         assert!(phase_sentence(Phase::Joining, (0, 2), None).starts_with("has the model: takes part once"));
+    }
+
+    #[test]
+    fn a_node_that_was_started_again_is_known() {
+        let (me, other) = (NodeId([1; 32]), NodeId([2; 32]));
+        let quorum = |here, distinguished| QuorumView { voters: 2, here, distinguished, ..QuorumView::default() };
+        assert!(started_again(&quorum(1, Some(me)), &me, "1a2b3c4d"));
+        assert!(!started_again(&quorum(1, Some(other)), &me, "1a2b3c4d"), "it is cut off from the senior one");
+        assert!(started_again(&quorum(1, Some(other)), &me, ""), "nobody is missing");
     }
 
     #[test]

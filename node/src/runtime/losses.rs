@@ -1,5 +1,7 @@
 //! Whether the training goes wrong, by the losses that this node sees.
 
+use std::path::Path;
+
 /// A loss of so many times the best smoothed one is that of a training which diverges, if guessing is better, too.
 const GROWTH: f64 = 10.0;
 /// Rounds in a row with such a loss: one alone may be a bad batch.
@@ -10,7 +12,7 @@ const SMOOTH: f64 = 0.9;
 const VALIDATIONS: u32 = 20;
 const RISE: f64 = 1.1;
 
-/// The losses so far, each in nats a token.
+/// The losses so far, each in nats per token.
 #[derive(Default)]
 pub struct Losses {
     smoothed: Option<f64>,
@@ -40,7 +42,7 @@ impl Losses {
         self.high = self.high.saturating_add(1);
         let best = self.best.map(|best| format!(", and {best:.3} at its best")).unwrap_or_default();
         (self.high == ROUNDS)
-            .then(|| format!("the loss is {loss:.3} nats/token{best}: {ROUNDS} rounds in a row were far too high"))
+            .then(|| format!("the loss is {loss:.3} nats per token{best}: {ROUNDS} rounds in a row were far too high"))
     }
 
     /// Takes a validation. Returns why the training diverges, once for each best value that is not reached again.
@@ -54,14 +56,25 @@ impl Losses {
         let rises = self.since >= VALIDATIONS && (loss.is_nan() || loss > RISE * best);
         (rises && !std::mem::replace(&mut self.said, true)).then(|| {
             let since = self.since;
-            format!("the validation rises: it is {loss:.3} nats/token, and was {best:.3} {since} validations ago")
+            format!("the validation rises: it is {loss:.3} nats per token, and was {best:.3} {since} validations ago")
         })
     }
+}
+
+/// What an operator can do about a node that has ended because its training diverges.
+pub fn ways_out(home: &Path) -> String {
+    format!(
+        "lower the rate of the stopped node (`starling change lr=RATE --home {}`) and start it again, or begin a new \
+         run with an older checkpoint (`starling train --run NEW.toml --from CHECKPOINT`)",
+        home.display()
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::Parser;
 
     const GUESSING: f64 = 5.5;
 
@@ -100,5 +113,17 @@ mod tests {
         assert_eq!((said(&[2.3]), said(&[2.4; 50])), (1, 0), "said once");
         assert_eq!((said(&[1.9]), said(&[2.2; 19]), said(&[2.2]), said(&[2.3])), (0, 0, 1, 0), "from the new best");
         assert_eq!((said(&[1.8]), said(&[f64::NAN; 20])), (0, 1));
+    }
+
+    /// The commands that are advised are commands.
+    #[test]
+    fn the_ways_out_of_a_divergence_can_be_typed() {
+        let said = ways_out(Path::new("runs/a"));
+        let commands: Vec<_> = said.split('`').skip(1).step_by(2).collect();
+        assert!(commands.len() == 2 && commands[0].ends_with("--home runs/a"), "{said}");
+        for command in commands {
+            let typed = command.replace("RATE", "1e-4");
+            assert!(Cli::try_parse_from(typed.split(' ')).is_ok(), "{typed}");
+        }
     }
 }

@@ -141,12 +141,19 @@ pub fn read_ticket(flag: &str, text: &str) -> Result<Ticket, Failure> {
 
 /// A line from a terminal, or all that another program writes, up to the length of a ticket.
 fn from_stdin() -> std::io::Result<String> {
-    let (mut text, stdin) = (String::new(), std::io::stdin());
-    if stdin.is_terminal() {
-        stdin.read_line(&mut text)?;
-    } else {
-        stdin.lock().take(TICKET_CHARS_MAX as u64 + 1).read_to_string(&mut text)?;
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return piped(stdin.lock());
     }
+    let mut text = String::new();
+    stdin.read_line(&mut text)?;
+    Ok(text)
+}
+
+/// No more than shows that a text is too long for a ticket.
+fn piped(input: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    input.take(TICKET_CHARS_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -177,6 +184,15 @@ mod tests {
         assert!(cut.contains("ticket.txt: the ticket is cut: 50 of its 115 characters"), "{cut}");
         assert!(said("starling1aiaqc").is_err_and(|why| why.contains("of an older release: ask for a new one")));
         assert!(said("tickets.txt").is_err_and(|why| why.contains("no file of that name, and this is no ticket")));
+    }
+
+    #[test]
+    fn a_ticket_that_another_program_writes_is_read_up_to_a_limit() {
+        assert_eq!(piped(&b"starling2abc\n"[..]).expect("it is text"), "starling2abc\n");
+        let endless = piped(std::io::repeat(b'a')).expect("it ends");
+        assert_eq!(endless.len(), TICKET_CHARS_MAX + 1);
+        assert!(matches!(endless.parse::<Ticket>(), Err(TicketError::TooLong)));
+        assert!(piped(&[0xff, 0xfe][..]).is_err());
     }
 
     #[test]

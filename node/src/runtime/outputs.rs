@@ -118,6 +118,10 @@ impl Driver {
             Notice::PhaseChanged { phase, .. } => {
                 self.gauges.waiting = None;
                 joins = phase == Phase::Joining;
+                // A node that began without a record may have one now, and an amendment of the folder follows it.
+                if matches!(phase, Phase::Joining | Phase::Training | Phase::Finished) {
+                    self.hand_in_kept(false);
+                }
             }
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
             Notice::Amended { .. } => self.show_budget(),

@@ -76,7 +76,7 @@ impl Ports {
             return;
         }
         let text = toml::to_string(&self.kept).map_err(std::io::Error::other);
-        if let Err(error) = text.and_then(|text| kept::write(&self.path, &text)) {
+        if let Err(error) = text.and_then(|text| kept::write(&self.path, text.as_bytes())) {
             let why = starling_words::of(&error);
             tracing::warn!("this node's ports cannot be kept in {}: {why}", self.path.display());
         }

@@ -122,7 +122,7 @@ impl Task {
         if changing.len() > 1 {
             match self.at_once(&changing, progress).await {
                 Ok(updates) => at_once = updates,
-                Err(why) => tracing::info!("{} updates are fetched one after another: {why}", changing.len()),
+                Err(why) => tracing::debug!("{} updates are fetched one after another: {why}", changing.len()),
             }
         }
         let (mut at_once, mut came) = (at_once.into_iter(), Vec::with_capacity(run.len()));
@@ -170,7 +170,7 @@ impl Task {
             Ok(Some(fetched)) => return Ok(fetched),
             Ok(None) => {}
             Err(why) => {
-                tracing::info!("the update of record {} is fetched whole: {why}", record.seq);
+                tracing::debug!("the update of record {} is fetched whole: {why}", record.seq);
                 let _turn = self.asking.lock().await;
                 return self.whole(record, codec, progress).await.map(Fetched::whole);
             }

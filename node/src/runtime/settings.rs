@@ -1,5 +1,6 @@
 //! The user's settings: checked before anything is read or written, and shown by `--print-config`.
 
+use super::amended;
 use super::origin::Asked;
 use super::text;
 use crate::cli::TrainArgs;
@@ -88,7 +89,8 @@ fn lineage(text: &str) -> Result<Digest, Failure> {
     Digest::from_hex(text).ok_or_else(|| Failure::message(Code::Usage, why()))
 }
 
-/// All settings with which a start would go on, as a node file and a run file; those that nobody named included.
+/// All settings with which a start would go on, as a node file and a run file; those that nobody named included. What
+/// amendments have changed stands below.
 pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String, Failure> {
     if let Some(file) = asked.file.as_ref().filter(|file| file.awaits_founder()) {
         let node = toml::to_string(node).context("cannot print the node file")?;
@@ -114,7 +116,9 @@ pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String,
         let node = toml::to_string(&node).context("cannot print the node file")?;
         return Ok(format!("# node file\n{node}\n# run {run}: the peers of the ticket have its settings\n"));
     };
-    node.home = Some(node.home_for(&spec.name));
+    let home = node.home_for(&spec.name);
+    let amended = amended::comment(&home, asked.spec.as_deref().unwrap_or(&spec));
+    node.home = Some(home);
     node.validate_every = Some(node.validate_every(spec.sync.mode));
     let mut run = in_force::run_file(&spec, data);
     if let Some(file) = &asked.file {
@@ -122,7 +126,7 @@ pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String,
     }
     let node = toml::to_string(&node).context("cannot print the node file")?;
     let run = toml::to_string(&run).context("cannot print the run file")?;
-    Ok(format!("# node file\n{node}\n# run file: a model of {} parameters\n{run}", spec.parameters()))
+    Ok(format!("# node file\n{node}\n# run file: a model of {} parameters\n{run}{amended}", spec.parameters()))
 }
 
 fn data_of(file: &RunFile, overrides: &[String], pinned: Option<Digest>) -> DataTable {

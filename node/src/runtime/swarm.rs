@@ -60,7 +60,7 @@ pub fn count(report: &DownloadReport) {
     for (from, bytes) in shares {
         metrics::counter!("starling_state_bytes_total", "from" => from).increment(bytes);
     }
-    tracing::info!(bytes, of_fellows = report.of_fellows, sources = report.bytes.len(), "fetched a state");
+    tracing::debug!(bytes, of_fellows = report.of_fellows, sources = report.bytes.len(), "fetched a state");
 }
 
 /// The same for an update.

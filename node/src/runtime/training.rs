@@ -2,6 +2,7 @@
 
 use super::device::{WantedRound, Work};
 use super::driver::Driver;
+use super::losses::ways_out;
 use super::matter::Matter;
 use super::shards;
 use super::trainer::{Job, Round, Trained, TrainerEvent};
@@ -112,8 +113,13 @@ impl Driver {
                 self.use_device().await
             }
             TrainerEvent::Failed { message, diverged } => {
-                let code = if diverged { Code::Diverged } else { Code::Refused };
-                Err(Failure::message(code, format!("training failed: {message}")))
+                let failed = format!("training failed: {message}");
+                if !diverged {
+                    return Err(Failure::message(Code::Refused, failed));
+                }
+                let ways = ways_out(&self.settings.home);
+                let why = format!("{failed}; the state of the last record is on the disk: {ways}");
+                Err(Failure::message(Code::Diverged, why))
             }
             other => self.hand_over(Matter::TrainerEvent(other)).await,
         }
@@ -170,9 +176,11 @@ impl Driver {
         if !self.settings.halt_on_divergence {
             return false;
         }
-        let advice = "set a lower inner.lr or a longer inner.warmup_steps in the run file, and start a new run; with \
-                      halt_on_divergence = false below [inner] in its node file a node goes on";
-        self.gauges.halted = Some(format!("the training diverges in round {round}: {why}; {advice}"));
+        let ways = ways_out(&self.settings.home);
+        self.gauges.halted = Some(format!(
+            "the training diverges in round {round}: {why}; inner.lr is too high, or inner.warmup_steps too low: \
+             {ways}. With halt_on_divergence = false below [inner] in its node file a node goes on"
+        ));
         true
     }
 

@@ -20,8 +20,15 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 impl Driver {
-    /// Answers a question of the status socket, or has it answered later.
-    pub(super) async fn answer(&mut self, (question, reply): Asked) -> Result<(), Failure> {
+    /// Answers a question of the status socket, or has it answered later, and does what follows from the answer.
+    pub(super) async fn answer(&mut self, asked: Asked) -> Result<(), Failure> {
+        // A tick first: the engine's view is as old as its last input.
+        self.feed(Input::Tick).await?;
+        self.reply_to(asked).await?;
+        self.feed(Input::Tick).await
+    }
+
+    async fn reply_to(&mut self, (question, reply): Asked) -> Result<(), Failure> {
         let answer = match question {
             Question::Checkpoint => return self.checkpoint_for(reply).await,
             Question::Status => Answer::Status(Box::new(self.status())),
@@ -37,7 +44,7 @@ impl Driver {
                     self.later(Input::Revoke { revocation });
                     Answer::Revoked { subject }
                 }
-                Err(message) => Answer::Error { message },
+                Err(message) => Answer::refused(message),
             },
         };
         // The asker may have gone.
@@ -52,7 +59,7 @@ impl Driver {
             let members = net.status().await.members;
             let answer = match maker.make(&spec, (&net.addresses(), members), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
-                Err(message) => Answer::Error { message },
+                Err(message) => Answer::refused(message),
             };
             // The asker may have gone.
             let _ = reply.send(answer);

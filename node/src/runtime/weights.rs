@@ -51,6 +51,7 @@ impl Weights {
             );
             return Err(Failure::message(Code::ConfigMismatch, why));
         }
+        require_finite(&theta, &spec.model, &source)?;
         let state = State::initial(theta, spec.sync.mode);
         let manifest = state.manifest(Digest(model_config(&spec.model).schema().digest()));
         let manifest = manifest.map_err(|e| Failure::new(Code::Refused, e))?;
@@ -65,6 +66,19 @@ impl Weights {
         file.begin_with(state::root(&manifest))?;
         Ok(state)
     }
+}
+
+/// Refuses parameters from which no training can go on, by the name of their tensor.
+fn require_finite(theta: &[f32], model: &ModelSpec, source: &str) -> Result<(), Failure> {
+    let Some(first) = theta.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let mut tensors = model_config(model).schema().tensors.into_iter();
+    let tensor = tensors.find(|tensor| first < tensor.offset + tensor.len);
+    let named = tensor.map_or_else(|| format!("parameter {first}"), |tensor| format!("tensor {}", tensor.name));
+    let why = format!(
+        "{source} has numbers in {named} that are infinite or none at all: begin with an older checkpoint, or with a \
+         model that was whole when it was saved"
+    );
+    Err(Failure::message(Code::Usage, why))
 }
 
 #[cfg(test)]
@@ -116,6 +130,15 @@ mod tests {
         assert!(code == Code::ConfigMismatch && said.contains(&"09".repeat(32)), "{said}");
         let short = Weights { theta: vec![0.0; 10], ..weights() };
         assert_eq!(refused(short, "").0, Code::StoreDamaged);
+        let schema = model_config(&weights().model).schema();
+        for tensor in &schema.tensors {
+            for (place, wrong) in [(tensor.offset, f32::NAN), (tensor.offset + tensor.len - 1, f32::INFINITY)] {
+                let mut spoilt = weights();
+                spoilt.theta[place] = wrong;
+                let (code, said) = refused(spoilt, "");
+                assert!(code == Code::Usage && said.contains(&format!("in tensor {} ", tensor.name)), "{said}");
+            }
+        }
         assert!(weights().begin(&mut file("[model]\nseq_len = 64\n")).is_ok(), "shorter sequences fit");
     }
 }

@@ -128,8 +128,8 @@ fn pace(picture: &Picture, now: Instant) -> Vec<String> {
 
 fn losses(picture: &Picture) -> Vec<String> {
     let training = match (picture.loss, picture.step_loss) {
-        (Some(loss), _) => Some(format!("flock's training loss {loss:.3} nats/token")),
-        (None, Some(loss)) => Some(format!("this node's training loss {loss:.3} nats/token")),
+        (Some(loss), _) => Some(format!("flock's training loss {loss:.3} nats per token")),
+        (None, Some(loss)) => Some(format!("this node's training loss {loss:.3} nats per token")),
         (None, None) => None,
     };
     let held_out = picture.validation.map(|loss| format!("on held-out text {loss:.3}"));

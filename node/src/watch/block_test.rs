@@ -72,7 +72,7 @@ fn it_says_whose_each_figure_is() {
             "round   125 of 3000 [>               ] · this node's step 12 of 50, about 40 s to the last",
             "now     training",
             "pace    about 96 min to the run's end · flock 12.0k tokens/s · this node 4.1k tokens/s",
-            "loss    flock's training loss 2.314 nats/token · on held-out text 2.401",
+            "loss    flock's training loss 2.314 nats per token · on held-out text 2.401",
             "flock   2 of 3 members here · 2 of 3 voters, enough to decide · 1 other node",
             "last    just now: peer 1a2b3c4d (attic) is here",
         ]
@@ -166,8 +166,8 @@ fn a_line_of_progress_has_it_all() {
     let (picture, now) = flying();
     assert_eq!(
         progress(&picture, now),
-        "round 125 of 3000, this node's step 12 of 50, about 40 s to the last · flock's training loss 2.314 nats/token · \
-         on held-out text 2.401 · about 96 min to the run's end · flock 12.0k tokens/s · this node 4.1k tokens/s · \
+        "round 125 of 3000, this node's step 12 of 50, about 40 s to the last · flock's training loss 2.314 nats per \
+         token · on held-out text 2.401 · about 96 min to the run's end · flock 12.0k tokens/s · this node 4.1k tokens/s · \
          2 of 3 members here"
     );
 }

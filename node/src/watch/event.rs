@@ -142,7 +142,7 @@ pub enum Event {
     },
     /// A round was decided.
     Committed(Committed),
-    /// Validation loss of the committed model, in nats a token and a byte.
+    /// Validation loss of the committed model, in nats per token and per byte.
     Validated {
         round: u64,
         loss: f64,
@@ -330,7 +330,7 @@ pub struct Committed {
     pub bits_per_value: f64,
     /// Committed tokens of the lineage.
     pub tokens: u64,
-    /// Mean training loss of the contributors, in nats a token, weighted by tokens.
+    /// Mean training loss of the contributors, in nats per token, weighted by tokens.
     pub loss: f64,
     /// Bytes that this node has sent since its start, all protocols.
     pub bytes_sent: u64,

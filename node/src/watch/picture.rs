@@ -29,7 +29,7 @@ pub struct Glance {
     pub voters_here: usize,
     /// Enough voters are here to decide.
     pub quorum: bool,
-    /// What happens when one of two voters is lost; empty in any other flock.
+    /// What happens when one of two is lost; empty in any other flock.
     pub if_lost: Vec<String>,
     /// Connected nodes of the run that are no members.
     pub guests: usize,
@@ -131,7 +131,7 @@ pub struct Picture {
     pub pace: Pace,
     /// Tokens a second of this node's inner steps.
     pub own_pace: Option<f64>,
-    /// Nats a token: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
+    /// Nats per token: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
     pub loss: Option<f64>,
     pub step_loss: Option<f64>,
     pub validation: Option<f64>,

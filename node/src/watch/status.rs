@@ -1,5 +1,6 @@
 //! The status socket: a running node answers questions from this machine's user, one JSON object each way.
 
+use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use starling_protocol::amendment::Changes;
@@ -76,12 +77,48 @@ pub struct Terms {
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
     Status(Box<Status>),
-    Invite { ticket: String },
-    Revoked { subject: String },
-    /// An amendment was handed in. Its bytes are hex. Unless it is agreed by all, a quorum's operators have to agree.
-    Amendment { id: String, number: u32, bytes: String, agreed_by_all: bool },
-    Checkpoint { path: String, seq: u64, round: u64, is_new: bool },
-    Error { message: String },
+    Invite {
+        ticket: String,
+    },
+    Revoked {
+        subject: String,
+    },
+    /// An amendment was handed in. Unless it is agreed by all, a quorum's operators have to agree.
+    Amendment {
+        id: String,
+        number: u32,
+        agreed_by_all: bool,
+        /// The one to which this node's operator agreed before, and does not any more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instead_of: Option<String>,
+    },
+    Checkpoint {
+        path: String,
+        seq: u64,
+        round: u64,
+        is_new: bool,
+    },
+    /// Why the node does not do it, and the exit code with which the command ends if it is not that of a refusal.
+    Error {
+        message: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<u8>,
+    },
+}
+
+impl Answer {
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::Error { message: message.into(), code: None }
+    }
+
+    pub fn failed(code: Code, message: impl Into<String>) -> Self {
+        Self::Error { message: message.into(), code: Some(code as u8) }
+    }
+}
+
+/// The end of a command that got an [`Answer::Error`].
+pub fn failure(message: String, code: Option<u8>) -> Failure {
+    Failure::message(code.and_then(Code::numbered).unwrap_or(Code::Refused), message)
 }
 
 /// A node's own view of itself and of the others.
@@ -327,20 +364,16 @@ async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>) {
         Ok(question) => {
             let (reply, answered) = oneshot::channel();
             match tx.try_send((question, reply)) {
-                Ok(()) => answered.await.unwrap_or_else(|_| error("the node is shutting down")),
-                Err(_) => error("the node is busy or shutting down"),
+                Ok(()) => answered.await.unwrap_or_else(|_| Answer::refused("the node is shutting down")),
+                Err(_) => Answer::refused("the node is busy or shutting down"),
             }
         }
-        Err(e) => error(&format!("not a question: {e}")),
+        Err(e) => Answer::refused(format!("not a question: {e}")),
     };
     if let Ok(mut text) = serde_json::to_string(&answer) {
         text.push('\n');
         let _ = write.write_all(text.as_bytes()).await;
     }
-}
-
-fn error(message: &str) -> Answer {
-    Answer::Error { message: message.into() }
 }
 
 /// Asks the node in `home`.
@@ -385,4 +418,25 @@ pub fn running_homes(data: &Path) -> Vec<PathBuf> {
     let mut homes: Vec<_> = entries.filter_map(|e| e.ok().map(|e| e.path())).filter(|home| is_running(home)).collect();
     homes.sort();
     homes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_may_name_the_exit_code() {
+        let ends = |answer: &Answer| {
+            let text = serde_json::to_string(answer).expect("it can be sent");
+            match serde_json::from_str(&text).expect("it parses") {
+                Answer::Error { message, code } => failure(message, code),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ends(&Answer::failed(Code::Usage, "lr=0")).code, Code::Usage);
+        assert_eq!(ends(&Answer::refused("not now")).code, Code::Refused);
+        let older = r#"{"answer":"error","message":"no"}"#;
+        assert!(matches!(serde_json::from_str(older), Ok(Answer::Error { code: None, .. })));
+        assert_eq!(failure("of a newer release".into(), Some(200)).code, Code::Refused);
+    }
 }

@@ -3,10 +3,14 @@
 use super::event::Event;
 use super::figures::{about, bytes, seconds};
 use super::names::{Names, short};
-use starling_words::count;
+use starling_words::{count, is_obeyed};
+use std::collections::BTreeMap;
 
 /// A wait for newcomers is worth a line of its own from this time on, in seconds.
 const LONG_WAIT_S: f64 = 1.0;
+
+const SPLIT_BRAIN: &str = "two records are certified at one place, which must never be: this node has stopped; keep \
+                           its folder and log (--json shows both certificates), and report it";
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +33,12 @@ pub fn line(event: &Event, names: &Names) -> Option<(Weight, String)> {
 /// One line without characters that move the cursor or the order of letters. Texts of peers are tamed where they
 /// arrive; file names and messages of libraries are not.
 pub fn tame(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c == '\n' {
-                ' '
-            } else if c.is_control() || turns(c) {
-                '?'
-            } else {
-                c
-            }
-        })
-        .collect()
+    let shown = |c| match c {
+        '\n' => ' ',
+        c if is_obeyed(c) => '?',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The reason for which this node waits, as a sentence without an end. `on` are the nodes that it waits for.
@@ -72,17 +69,44 @@ fn slow_line(size: &str, mbit: f64, needed_mbit: Option<f64>, patience_s: f64) -
     }
 }
 
+fn met(lineage: &str, yields: bool) -> String {
+    if yields {
+        return format!(
+            "met lineage {}, which has the better right to this run: this node takes its state",
+            short(lineage)
+        );
+    }
+    format!(
+        "met lineage {lineage} of this run, which has no record in common with what is here, so neither follows the \
+         other; `--adopt-lineage {lineage}` joins it, and gives up what is here"
+    )
+}
+
+fn amended(number: u32, changes: &BTreeMap<String, String>, round: u64) -> String {
+    if changes.is_empty() {
+        return format!("round {round}: the run file's terms are in force again, without amendments");
+    }
+    let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("from round {round} on the run is amended (number {number}): {}", pairs.join(", "))
+}
+
+fn fetching((here, of): (u64, Option<u64>), seconds: f64, left_s: Option<f64>) -> String {
+    let pace = bytes((here as f64 / seconds.max(1e-3)) as u64);
+    let of = of.map(|of| format!(" of {}", bytes(of))).unwrap_or_default();
+    let left = left_s.map(|left| format!(", {} left", about(left))).unwrap_or_default();
+    format!("fetching the model: {}{of}, {pace}/s{left}", bytes(here))
+}
+
+/// The words for each event, in one table, so that none is forgotten; none for an event that a person does not want to
+/// see.
 fn text(event: &Event, names: &Names) -> Option<String> {
     let node = |id: &String| names.label(id);
     let list = |ids: &[String]| names.list(ids);
     Some(match event {
         Event::Started { run, home, device, parameters, memory_bytes, disk_bytes, metrics, .. } => {
+            let took = format!("memory budget {}; state in {home}, up to {}", bytes(*memory_bytes), bytes(*disk_bytes));
             let metrics = metrics.as_ref().map(|url| format!("; metrics at {url}")).unwrap_or_default();
-            let (memory, disk) = (bytes(*memory_bytes), bytes(*disk_bytes));
-            format!(
-                "run {run}: {parameters} parameters on {device}; memory budget {memory}; state in {home}, up to \
-                 {disk}{metrics}"
-            )
+            format!("run {run}: {parameters} parameters on {device}; {took}{metrics}")
         }
         Event::Residuals { kept, lost, norm } => {
             format!("the residuals of {kept} of {} fragments are kept (norm {norm:.3e})", kept + lost)
@@ -122,7 +146,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
             format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
         }
         Event::Validated { round, loss, .. } => {
-            format!("round {round}: loss on held-out text {loss:.4} nats a token")
+            format!("round {round}: loss on held-out text {loss:.4} nats per token")
         }
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", node(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", node(member)),
@@ -132,18 +156,8 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::Forked { lineage, members } => {
             format!("goes on as lineage {} with {}", short(lineage), list(members))
         }
-        Event::LineageMet { lineage, yields: true } => {
-            format!("met lineage {}, which has the better right to this run: this node takes its state", short(lineage))
-        }
-        Event::LineageMet { lineage, .. } => {
-            format!(
-                "met lineage {lineage} of this run, which has no record in common with what is here, so neither follows the \
-                 other; `--adopt-lineage {lineage}` joins it, and gives up what is here"
-            )
-        }
-        Event::SplitBrain { .. } => "two records are certified at one place, which must never be: this node has \
-             stopped; keep its folder and log (--json shows both certificates), and report it"
-            .to_string(),
+        Event::LineageMet { lineage, yields } => met(lineage, *yields),
+        Event::SplitBrain { .. } => SPLIT_BRAIN.to_string(),
         Event::Evidence { against, what, .. } => format!(
             "{} has signed two different statements of one place ({what}; --json shows both): it is to be removed, \
              whether it lies or its key is in use twice",
@@ -162,13 +176,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::DifferenceLost { lineage, reason } => {
             format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
         }
-        Event::Amended { changes, round, .. } if changes.is_empty() => {
-            format!("round {round}: the run file's terms are in force again, without amendments")
-        }
-        Event::Amended { number, changes, round, .. } => {
-            let pairs: Vec<String> = changes.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-            format!("from round {round} on the run is amended (number {number}): {}", pairs.join(", "))
-        }
+        Event::Amended { number, changes, round, .. } => amended(*number, changes, *round),
         Event::Merged { lineage, round } => {
             format!("round {round}: the difference of lineage {} is merged", short(lineage))
         }
@@ -176,12 +184,7 @@ fn text(event: &Event, names: &Names) -> Option<String> {
             let what = if *afresh { "the model's state" } else { "the updates" };
             format!("fetching {what} up to record {seq} from {}", count(*sources, "peer"))
         }
-        Event::Fetching { bytes: n, of, seconds: s, left_s } => {
-            let pace = bytes((*n as f64 / s.max(1e-3)) as u64);
-            let of = of.map(|of| format!(" of {}", bytes(of))).unwrap_or_default();
-            let left = left_s.map(|left| format!(", {} left", about(left))).unwrap_or_default();
-            format!("fetching the model: {}{of}, {pace}/s{left}", bytes(*n))
-        }
+        Event::Fetching { bytes, of, seconds, left_s } => fetching((*bytes, *of), *seconds, *left_s),
         Event::SlowLine { bytes: n, mbit, needed_mbit, patience_s } => {
             slow_line(&bytes(*n), *mbit, *needed_mbit, *patience_s)
         }
@@ -211,10 +214,16 @@ fn quorum_lost(policy: &str, missing: &str, grace_s: f64) -> String {
     format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
-/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to.
-pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>) -> String {
+/// Why a node decides nothing that would be enough by itself.
+pub const STARTED_AGAIN: &str = "it was started again, and decides nothing alone before another voter has answered";
+
+/// The same while it lasts: `left_s` are the seconds until `fork` takes effect, if it is to. A node that was
+/// `started_again` may miss nobody.
+pub fn cut_off(policy: &str, missing: &str, left_s: Option<f64>, started_again: bool) -> String {
     let next = without_quorum(policy, left_s.unwrap_or_default());
-    format!("too few voters are in reach to decide ({missing} missing): this node {next}")
+    let missing = if missing.is_empty() { String::new() } else { format!(" ({missing} missing)") };
+    let because = if started_again { format!("; {STARTED_AGAIN}") } else { String::new() };
+    format!("too few voters are in reach to decide{missing}: this node {next}{because}")
 }
 
 fn without_quorum(policy: &str, left_s: f64) -> String {
@@ -250,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_quorum_says_when_it_goes_on() {
-        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left);
+        let said = |policy, left| cut_off(policy, "1a2b3c4d (box)", left, false);
         assert_eq!(
             said("fork", Some(47.6)),
             "too few voters are in reach to decide (1a2b3c4d (box) missing): this node goes on as a lineage of its own \
@@ -259,12 +268,17 @@ mod tests {
         assert!(said("fork", Some(0.0)).ends_with("of its own now, with all that are here"));
         assert!(said("wait", None).ends_with("waits for them"));
         assert!(said("halt", None).ends_with("until they are back"));
+        assert_eq!(
+            cut_off("fork", "", Some(47.6), true),
+            "too few voters are in reach to decide: this node goes on as a lineage of its own in 48 s; it was started \
+             again, and decides nothing alone before another voter has answered"
+        );
     }
 
     #[test]
     fn losses_are_in_nats_a_token() {
         let said = line(&Event::Validated { round: 5, loss: 2.5, nats_per_byte: 0.7 }, &Names::default());
-        assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats a token".into())));
+        assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats per token".into())));
     }
 
     #[test]

@@ -14,7 +14,8 @@ impl Store {
     /// Keeps the state with which the run begins, for as long as the folder lasts. Durable when this returns.
     ///
     /// # Errors
-    /// [`StoreError::Full`] when there is no room for it; nothing of it is kept then.
+    /// [`StoreError::Full`] when there is no room for it. The run has no beginning here then; chunks that are written
+    /// already stay until the next pruning.
     pub fn keep_beginning(&self, schema: &Digest, state: &State) -> Result<(), StoreError> {
         writing::check_lengths(state)?;
         let _bulk = lock(&self.bulk);

@@ -240,8 +240,10 @@ fn write_plain(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError
 pub fn describe_checkpoint(dir: &Path) -> Result<CheckpointManifest, StoreError> {
     let path = dir.join(MANIFEST);
     let text = read_limited(&path, MANIFEST_BYTES_MAX)?;
-    let malformed =
-        |e: serde_json::Error| StoreError::damaged(Part::Checkpoint, &path, format!("it is malformed: {e}"));
+    let malformed = |e: serde_json::Error| {
+        let detail = format!("from line {} on it does not describe a checkpoint", e.line());
+        StoreError::damaged(Part::Checkpoint, &path, detail)
+    };
     // Another format may have other fields, so its number is read first.
     let Format { format } = serde_json::from_slice(&text).map_err(malformed)?;
     if format != FORMAT {

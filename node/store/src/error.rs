@@ -95,6 +95,11 @@ pub enum StoreError {
          or export a checkpoint of the node with this one (`starling checkpoint now`)"
     )]
     CheckpointFormat { path: PathBuf, found: u32, known: u32 },
+    #[error(
+        "{path}: the numbers of tensor {tensor} are {numbers}, and F32, BF16 and F16 are read: save the model as float32 \
+         with the program that made it"
+    )]
+    OtherNumbers { path: PathBuf, tensor: String, numbers: String },
     #[error("record {seq} is committed here already")]
     AlreadyCommitted { seq: u64 },
     #[error("record {seq} does not follow the head here ({why}); fetch the records between, or reset the chain")]
@@ -144,7 +149,9 @@ impl StoreError {
     /// The exit code of a process that this error ends (`docs/store.md`, *Exit codes*).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::OtherRun { .. } | Self::Format { .. } | Self::CheckpointFormat { .. } => 3,
+            Self::OtherRun { .. } | Self::Format { .. } | Self::CheckpointFormat { .. } | Self::OtherNumbers { .. } => {
+                3
+            }
             Self::Damaged(_) => 4,
             Self::Full { .. } | Self::OverBound { .. } => 5,
             Self::InUse { .. } => 6,

@@ -377,14 +377,20 @@ fn read_run(folder: &Folder) -> Result<Option<Run>, StoreError> {
 /// The manifest of the state with which the run begins, if the folder keeps one. A damaged one is reported and left
 /// out: the weights are fetched when they are needed.
 fn read_beginning(folder: &Folder) -> Result<Option<Arc<Manifest>>, StoreError> {
-    let bytes = match read_sealed(&folder.beginning(), &BEGINNING_KIND, MANIFEST_BYTES_MAX as u64, Part::State) {
+    match listed_beginning(folder) {
         Err(StoreError::Damaged(damage)) => {
             tracing::warn!(%damage, "the weights that the run began with are not known here any more");
-            None
+            Ok(None)
         }
-        other => other?,
-    };
-    Ok(bytes.and_then(|bytes| Manifest::decode(&bytes).ok()).map(Arc::new))
+        other => Ok(other?.map(Arc::new)),
+    }
+}
+
+fn listed_beginning(folder: &Folder) -> Result<Option<Manifest>, StoreError> {
+    let path = folder.beginning();
+    let bytes = read_sealed(&path, &BEGINNING_KIND, MANIFEST_BYTES_MAX as u64, Part::State)?;
+    let decoded = bytes.map(|bytes| Manifest::decode(&bytes)).transpose();
+    decoded.map_err(|e| StoreError::damaged(Part::State, &path, e.to_string()))
 }
 
 /// Opens the database and compares it with its mirror.
@@ -410,4 +416,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) fn read<T>(rwlock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     rwlock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_the_beginning_that_does_not_decode_is_damage_and_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(dir.path());
+        assert!(listed_beginning(&folder).unwrap().is_none(), "a run without one");
+        write_sealed(dir.path(), &folder.beginning(), &BEGINNING_KIND, &[&b"no list of chunks"[..]]).unwrap();
+        let damaged = listed_beginning(&folder).unwrap_err();
+        assert!(matches!(&damaged, StoreError::Damaged(damage) if damage.path == folder.beginning()), "{damaged}");
+        assert!(read_beginning(&folder).unwrap().is_none());
+    }
 }

@@ -113,10 +113,11 @@ fn write_safetensors(
     Ok(())
 }
 
-/// Reads all tensors of a safetensors file, in the order of their bytes. Only f32 is read.
+/// Reads all tensors of a safetensors file, in the order of their bytes. bf16 and f16 become the f32 of the same value.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] when the file is not a whole safetensors file of f32.
+/// [`StoreError::Damaged`] when the file is not a whole safetensors file; [`StoreError::OtherNumbers`] when it has
+/// numbers of another kind.
 pub fn read_safetensors(path: &Path) -> Result<Vec<Tensor>, StoreError> {
     let mut file = SafetensorsFile::open(path)?;
     let names = file.metadata.offset_keys();
@@ -152,7 +153,7 @@ impl SafetensorsFile {
         let mut header = vec![0u8; header_bytes as usize];
         file.read_exact(&mut header).map_err(|e| read_error(path, e))?;
         let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|e| damaged(format!("its header is malformed: {e}")))?;
+            serde_json::from_slice(&header).map_err(|_| damaged("its header is no list of tensors".into()))?;
         let start = header_bytes + 8;
         if start.checked_add(metadata.data_len() as u64) != Some(length) {
             return Err(damaged("it is truncated or has grown".into()));
@@ -173,24 +174,59 @@ impl SafetensorsFile {
     pub fn append(&mut self, name: &str, values: &mut Vec<f32>) -> Result<(), StoreError> {
         let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, &self.path, detail);
         let info = self.metadata.info(name).ok_or_else(|| damaged(format!("it has no tensor {name}")))?;
-        if info.dtype != Dtype::F32 {
-            return Err(damaged(format!("tensor {name} is {:?}, and only F32 is read", info.dtype)));
-        }
+        let Some((bytes_each, append)) = reader_of(info.dtype) else {
+            let (tensor, numbers) = (name.to_owned(), format!("{:?}", info.dtype));
+            return Err(StoreError::OtherNumbers { path: self.path.clone(), tensor, numbers });
+        };
         // The header was checked: offsets lie within the file and agree with the shape.
         let (begin, end) = info.data_offsets;
         let at = SeekFrom::Start(self.start + begin as u64);
         self.file.seek(at).map_err(|e| StoreError::io("read", &self.path, 0, e))?;
         let mut left = end - begin;
-        values.reserve_exact(left / 4);
+        values.reserve_exact(left / bytes_each);
         let mut block = vec![0u8; left.min(4 * BLOCK_FLOATS)];
         while left > 0 {
             let n = left.min(block.len());
             self.file.read_exact(&mut block[..n]).map_err(|e| read_error(&self.path, e))?;
-            extend_f32(values, &block[..n]);
+            append(values, &block[..n]);
             left -= n;
         }
         Ok(())
     }
+}
+
+/// Appends the numbers that these bytes hold.
+type Append = fn(&mut Vec<f32>, &[u8]);
+
+/// The bytes of a number, and its reader; `None` for kinds that an f32 does not hold.
+fn reader_of(dtype: Dtype) -> Option<(usize, Append)> {
+    match dtype {
+        Dtype::F32 => Some((4, extend_f32)),
+        Dtype::BF16 => Some((2, |values, bytes| values.extend(halves(bytes).map(of_bf16)))),
+        Dtype::F16 => Some((2, |values, bytes| values.extend(halves(bytes).map(of_f16)))),
+        _ => None,
+    }
+}
+
+fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
+    bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
+}
+
+/// A bf16 is the upper half of an f32.
+fn of_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Sign, five bits of exponent with bias 15, ten of fraction. An f32 has eight with bias 127, and 23.
+fn of_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10) & 0x1f, u32::from(bits) & 0x3ff);
+    let magnitude = match exponent {
+        // A subnormal counts units of 2^-24.
+        0 => f32::from(bits & 0x3ff) / 16_777_216.0,
+        0x1f => f32::from_bits(0x7f80_0000 | (fraction << 13)),
+        _ => f32::from_bits(((exponent + 112) << 23) | (fraction << 13)),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
 fn read_error(path: &Path, e: io::Error) -> StoreError {
@@ -263,10 +299,53 @@ mod tests {
         huge.extend_from_slice(&good[8..]);
         std::fs::write(&path, &huge).unwrap();
         assert!(matches!(read_safetensors(&path), Err(StoreError::Damaged(_))));
-        let half = br#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#;
-        let file = [&(half.len() as u64).to_le_bytes()[..], half, &[0; 4]].concat();
-        std::fs::write(&path, file).unwrap();
-        let said = read_safetensors(&path).unwrap_err().to_string();
-        assert!(said.contains("F16"), "{said}");
+        std::fs::write(&path, file_of("F32", &[0; 12])).unwrap();
+        let said = read_safetensors(&path).unwrap_err();
+        assert!(matches!(said, StoreError::Damaged(_)), "three numbers where two are listed: {said}");
+        assert!(said.to_string().contains("its header is no list of tensors; "), "no library's sentence: {said}");
+    }
+
+    /// A file with one tensor of two numbers.
+    fn file_of(dtype: &str, bytes: &[u8]) -> Vec<u8> {
+        let header = format!(r#"{{"a":{{"dtype":"{dtype}","shape":[2],"data_offsets":[0,{}]}}}}"#, bytes.len());
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat()
+    }
+
+    #[test]
+    fn halves_are_read_as_the_same_values_and_other_numbers_are_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let read = |dtype: &str, bytes: &[u8]| {
+            std::fs::write(&path, file_of(dtype, bytes)).unwrap();
+            read_safetensors(&path)
+        };
+        assert_eq!(read("BF16", &[0x80, 0x3f, 0x49, 0xc0]).unwrap()[0].values, [1.0, -3.140625]);
+        assert_eq!(read("F16", &[0x00, 0x3c, 0x48, 0xc2]).unwrap()[0].values, [1.0, -3.140625]);
+        let other = read("F64", &[0; 16]).unwrap_err();
+        assert_eq!(other.exit_code(), 3);
+        let said = other.to_string();
+        assert!(said.contains("tensor a") && said.contains("F64") && said.contains("float32"), "{said}");
+    }
+
+    #[test]
+    fn every_half_has_its_value() {
+        let known = [
+            (0x0001, 1.0 / 16_777_216.0),
+            (0x03ff, 1023.0 / 16_777_216.0),
+            (0x0400, 1.0 / 16_384.0),
+            (0x3555, 1365.0 / 4096.0),
+            (0x7bff, 65_504.0),
+            (0xc000, -2.0),
+        ];
+        for (bits, value) in known {
+            assert_eq!(of_f16(bits), value, "{bits:#06x}");
+        }
+        assert_eq!(of_f16(0x8000).to_bits(), (-0.0f32).to_bits());
+        assert!(of_f16(0x7c00) == f32::INFINITY && of_f16(0xfc00) == f32::NEG_INFINITY && of_f16(0x7e00).is_nan());
+        for bits in 0..0x7c00u16 {
+            assert!(of_f16(bits) < of_f16(bits + 1), "{bits:#06x}");
+            assert_eq!(of_f16(bits | 0x8000).to_bits(), (-of_f16(bits)).to_bits(), "{bits:#06x}");
+        }
+        assert!((0..=u16::MAX).all(|bits| (of_bf16(bits).to_bits() >> 16) as u16 == bits));
     }
 }

@@ -47,14 +47,21 @@ impl Ctx {
     /// The reason why it would not count.
     pub fn check_amendment(&self, amendment: &Amendment) -> Result<(), NotAmended> {
         let head = self.head.as_ref().ok_or(NotAmended::NoRecord)?;
+        if self.frozen {
+            return Err(NotAmended::Frozen);
+        }
         amendment.check(&self.spec, &head.record.next.settings)?;
         if !amendment.is_authorised(self.verifier.as_ref(), &self.spec, &self.run) {
             let creator = self.spec.creator.is_some();
             return Err(if creator { NotAmended::NotCreators } else { NotAmended::NoCreator });
         }
-        let name = amendment.name(&self.run);
-        let others = self.spec.creator.is_some() && self.amendments.known().any(|(known, ..)| *known != name);
-        if others { Err(NotAmended::OneAtATime) } else { Ok(()) }
+        let heard = if self.spec.creator.is_some() { self.is_member(&self.me) } else { self.votes() };
+        if !heard {
+            return Err(NotAmended::NoSeat);
+        }
+        // One that waits for a later round gives way.
+        let others = self.amendment().is_some_and(|known| known.name(&self.run) != amendment.name(&self.run));
+        if others && self.spec.creator.is_some() { Err(NotAmended::OneAtATime) } else { Ok(()) }
     }
 
     /// Takes an amendment that the operator hands in, and tells the members; one that would not count is dropped.
@@ -142,6 +149,20 @@ mod tests {
         let other = rounds(&ctx, 300);
         assert_eq!(ctx.check_amendment(&other), Err(NotAmended::OneAtATime));
         assert_eq!(ctx.check_amendment(&longer), Ok(()));
+        ctx.frozen = true;
+        assert_eq!(ctx.check_amendment(&longer), Err(NotAmended::Frozen));
+    }
+
+    #[test]
+    fn an_amendment_for_a_later_round_holds_up_no_other() {
+        let (mut ctx, mut out) = (Ctx::sample(), Out::default());
+        let late = Amendment { from: 90, ..rounds(&ctx, 200) }.sign(&sample::signer(), &ctx.run);
+        ctx.propose(late, &mut out);
+        assert!(ctx.amendment().is_none() && ctx.proposals().len() == 1, "it waits for its round");
+        let other = rounds(&ctx, 300);
+        assert_eq!(ctx.check_amendment(&other), Ok(()));
+        ctx.propose(other.clone(), &mut out);
+        assert_eq!(ctx.amendment(), Some(&other));
     }
 
     #[test]

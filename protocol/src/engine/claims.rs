@@ -282,18 +282,21 @@ fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
     !ctx.quorum_in_reach() && round.is_none_or(long)
 }
 
-/// Whether this node is a voter that has just started and would decide without any other one. Where another voter of its
-/// head has forked meanwhile, the work of that one is worth more than the beginning of a round.
+/// Whether this node is a voter that has just started, or is at the end of the run, and would decide without any other
+/// one. Where another voter of its head has forked meanwhile, the work of that one is worth more than the beginning of a
+/// round. A voter that decides nothing alone may follow once the quorum is lost, which takes a while: the first peers
+/// that it meets may be the fewer.
 fn is_passed_by(round: Option<&Round>, ctx: &Ctx) -> bool {
-    let begins = round.is_some_and(|round| round.resumed && !round.record_vote.entered());
-    let mut voters = ctx.head.iter().flat_map(|head| head.quorum.voters());
-    let alone = !voters.any(|(id, _)| *id != ctx.me && ctx.voter_in_reach(id));
-    begins && ctx.votes() && alone && !mutated!(Mutation::StayAlone)
+    let begins = round.is_none_or(|round| round.resumed && !round.record_vote.entered());
+    let Some(head) = &ctx.head else { return false };
+    let decides = head.quorum.met_by(|id| *id == ctx.me);
+    let alone = !head.quorum.voters().iter().any(|(id, _)| *id != ctx.me && ctx.voter_in_reach(id));
+    begins && ctx.votes() && decides && alone && !mutated!(Mutation::StayAlone)
 }
 
 impl Ctx {
     /// Whether a peer says that the run's budget is spent in its lineage.
-    fn has_finished(&self, id: &NodeId) -> bool {
+    pub fn has_finished(&self, id: &NodeId) -> bool {
         let head = self.peers.get(id).and_then(|peer| peer.said.head.as_ref());
         head.is_some_and(|head| head.phase == Phase::Finished)
     }

@@ -3,7 +3,7 @@
 
 use super::chain::{ChainHead, Place};
 use super::io::{Finish, Notice, Output, PersistToken, Proven};
-use super::life::{Life, Start};
+use super::life::{FirstRound, Life, Start};
 use super::offer::Work;
 use super::round::{Committing, Round, Training};
 use super::sync::CatchUp;
@@ -44,10 +44,16 @@ impl Engine {
         if self.own_votes.vote_state.is_none() {
             self.own_votes.write_empty(&self.ctx, &mut self.out);
         }
-        if self.end_if_spent() {
-            return;
+        self.first_round = FirstRound { candidates, force_fork };
+        if !self.end_if_spent() {
+            self.enter_first_round();
         }
+    }
+
+    /// Enters the first round of this process. An earlier process of this identity may have spoken in it.
+    fn enter_first_round(&mut self) {
         self.enter_round(true);
+        let FirstRound { candidates, force_fork } = std::mem::take(&mut self.first_round);
         let Some(round) = self.life.round_mut() else { return };
         round.resume_votes(candidates, self.own_votes.vote_state.as_ref(), &self.ctx);
         if let Some(fork) = if force_fork { self.ctx.fork_alone() } else { None } {
@@ -164,22 +170,20 @@ impl Engine {
 
     /// Goes on after the end if an amendment that this node knows has added to the budget.
     pub(super) fn go_on_if_amended(&mut self) {
-        if self.life.end() == Some(&Finish::BudgetSpent) && !self.is_spent() {
+        if self.life.end() == Some(&Finish::BudgetSpent) && !self.is_spent() && !self.ctx.frozen {
             self.life = Life::Outside;
             self.out.push(Output::GoesOn);
-            self.enter_round(true);
-            // A process of this identity may have gone on before, and have spoken.
-            if let Some(round) = self.life.round_mut() {
-                round.resume_votes(Vec::new(), self.own_votes.vote_state.as_ref(), &self.ctx);
-            }
+            self.enter_first_round();
         }
     }
 
-    /// Looks, after the end, whether members have gone on: by an amendment that this node has not heard of.
+    /// Looks, after the end, whether members have gone on: by an amendment that this node has not heard of, in its own
+    /// lineage or in a fork.
     pub(super) fn look_beyond_the_end(&mut self) {
         let Some(mine) = self.ctx.place().filter(|_| !self.ctx.frozen) else { return };
         let beyond = |(id, place): (NodeId, Place)| {
-            self.ctx.is_member(&id) && place.lineage == mine.lineage && place.seq > mine.seq
+            let on = if place.lineage == mine.lineage { place.seq > mine.seq } else { !self.ctx.has_finished(&id) };
+            self.ctx.is_member(&id) && on
         };
         if self.ctx.places().any(beyond) {
             self.consider_heads();
@@ -337,6 +341,7 @@ impl Engine {
             self.ctx.learn_signed(proof);
         }
         self.sync.ancestry = ancestry;
+        self.first_round = FirstRound::default();
         let chain_head = ChainHead::new(record, certificate);
         let base = chain_head.base;
         self.stand_on(chain_head);

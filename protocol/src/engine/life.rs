@@ -13,6 +13,7 @@
 use super::config::{Founding, Stored};
 use super::io::{Finish, PersistToken};
 use super::round::Round;
+use crate::candidate::Candidate;
 use crate::record::Record;
 
 pub(super) enum Life {
@@ -34,6 +35,15 @@ pub(super) struct Start {
     pub found: Option<Founding>,
     pub stored: Option<Stored>,
     pub copied: bool,
+    pub force_fork: bool,
+}
+
+/// What a process takes from its start into the first round that it enters, at once or when an amendment lengthens a run
+/// that is over.
+#[derive(Default)]
+pub(super) struct FirstRound {
+    /// Candidates of the disk.
+    pub candidates: Vec<Candidate>,
     pub force_fork: bool,
 }
 

@@ -100,7 +100,7 @@ use clock::{Clock, Moment};
 use conduct::Conduct;
 use ctx::Ctx;
 use io::{Finish, Input, Output, Time};
-use life::{Life, Start};
+use life::{FirstRound, Life, Start};
 use offer::{Offer, Work};
 use outbox::Out;
 use round::{Round, Training};
@@ -116,6 +116,7 @@ pub struct Engine {
     clock: Clock,
     ctx: Ctx,
     life: Life,
+    first_round: FirstRound,
     own_votes: OwnVotes,
     conduct: Conduct,
     offer: Offer,
@@ -154,6 +155,7 @@ impl Engine {
             clock: Clock::default(),
             ctx: Ctx::new((signer, verifier), (run, spec), boot, ticket, timing),
             life: Life::New(Box::new(Start { found, stored, copied, force_fork })),
+            first_round: FirstRound::default(),
             own_votes: OwnVotes::default(),
             conduct: Conduct::default(),
             offer,
@@ -193,23 +195,7 @@ impl Engine {
                 }
             }
             Some(Finish::BudgetSpent) => {
-                if matches!(
-                    input,
-                    Input::PeerUp { .. }
-                        | Input::PeerDown { .. }
-                        | Input::PeerGone { .. }
-                        | Input::Message { .. }
-                        | Input::Opened { .. }
-                        | Input::Duplicate { .. }
-                        | Input::CatchUpProgress { .. }
-                        | Input::CaughtUp { .. }
-                        | Input::CatchUpFailed { .. }
-                        | Input::Claim { .. }
-                        | Input::Amend { .. }
-                        | Input::Leave
-                ) {
-                    self.take(input);
-                }
+                self.take(input);
                 self.ctx.watch.clear();
                 if self.life.end().is_none() {
                     self.advance();

@@ -9,7 +9,7 @@ use super::ctx::Ctx;
 use super::io::Output;
 use super::outbox::Out;
 use super::round::{Round, Training};
-use super::succession::{self, SignedReady};
+use super::succession::{self, SignedReady, amending};
 use crate::record::Span;
 
 impl Round {
@@ -20,7 +20,7 @@ impl Round {
         // A trainer that a user brings hears of the lease in any case, to read ahead.
         let is_told = steps > 0 || ctx.spec.task.is_some();
         // Steps for a round under other terms would have to be done by these.
-        let amends = contributions.iter().any(|c| c.ready.amends.is_some());
+        let amends = amending::chosen(&self.head.record, &ctx.spec, contributions).is_some();
         if !is_told || amends || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
             return;
         }

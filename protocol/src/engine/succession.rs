@@ -11,7 +11,7 @@ use crate::{Digest, NodeId};
 use probation::Probation;
 use turnover::{Seat, Turnover};
 
-mod amending;
+pub(super) mod amending;
 mod contribution;
 pub(super) mod merging;
 pub mod probation;

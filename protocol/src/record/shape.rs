@@ -106,7 +106,11 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
 fn amended(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     let before = &parent.next.settings;
     let Some(amendment) = &record.amended else {
-        return rule(record.next.settings == *before, "settings", "be those of the record before, without an amendment");
+        return rule(
+            record.next.settings == *before,
+            "settings",
+            "be those of the record before, without an amendment",
+        );
     };
     let next = amendment.follows(before) && amendment.is_due(record.round);
     rule(next, "amended", "be the amendment after the newest, and not before its round")?;

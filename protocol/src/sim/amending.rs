@@ -31,8 +31,16 @@ impl World {
         let told: Vec<usize> = (0..self.nodes.len()).filter(|node| all || *node == told).collect();
         for node in told {
             if self.nodes[node].alive() {
+                self.nodes[node].disk.amendment = Some(amendment.clone());
                 self.feed(node, Input::Amend { amendment: amendment.clone() });
             }
+        }
+    }
+
+    /// A node that starts again has the amendment that its operator handed in, unless the engine knows better.
+    pub(super) fn amend_again(&mut self, node: usize) {
+        if let Some(amendment) = self.nodes[node].disk.amendment.clone() {
+            self.feed(node, Input::Amend { amendment });
         }
     }
 }

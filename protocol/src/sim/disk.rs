@@ -3,6 +3,7 @@
 use super::trainer::State;
 use crate::Digest;
 use crate::NodeId;
+use crate::amendment::Amendment;
 use crate::ancestry::Ancestry;
 use crate::difference::Difference;
 use crate::engine::{Candidate, VoteState};
@@ -49,6 +50,8 @@ pub struct Disk {
     pub base: Option<(Rc<Record>, Rc<State>)>,
     /// The difference of a lineage that gave way.
     pub difference: Option<Kept>,
+    /// The newest amendment that the node's operator has handed in.
+    pub amendment: Option<Amendment>,
 }
 
 /// One batch of writes: on the disk as a whole, or not at all.

@@ -46,6 +46,7 @@ impl World {
         }
         self.feed(node, Input::Tick);
         self.tell_difference(node);
+        self.amend_again(node);
     }
 
     pub(super) fn dial(&mut self, a: usize, b: usize) {

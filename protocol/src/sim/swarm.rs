@@ -42,7 +42,8 @@ impl World {
             self.marks.hit("newcomer served by a newcomer");
         }
         self.schedule_own((each * served).max(1), node, Event::Piece { job, each });
-        self.feed(node, Input::CatchUpProgress { bytes: got });
+        let state = self.spec.parameters().saturating_mul(4 * u64::from(self.spec.sync.mode.vectors()));
+        self.feed(node, Input::CatchUpProgress { bytes: state / PIECES * got });
     }
 
     /// The node that gives the next piece, and how many fetch from it: the same as before, unless another one that has

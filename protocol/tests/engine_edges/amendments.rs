@@ -1,6 +1,6 @@
 //! Amendments: who may change a run, from when on, and that a run that is over goes on.
 
-use crate::bench::{Bench, Key, commits, id, refusals, sent, spec, voters};
+use crate::bench::{Bench, Key, commits, digest, id, refusals, sent, spec, voters};
 use starling_protocol::amendment::{Amendment, Changes, NotAmended, Settings};
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::message::{Message, Phase};
@@ -90,6 +90,23 @@ fn a_member_that_hears_of_an_amendment_states_it_and_refuses_what_nobody_may_ame
     assert_eq!(refusals(&other.say(9, &Message::Amend(stranger))), [&Refusal::Stale]);
 }
 
+/// Two of one number may be known: the one whose round comes first is in force, and the other one is forgotten.
+#[test]
+fn an_amendment_that_waits_for_its_round_gives_way_to_one_that_is_due() {
+    let mut bench = Bench::flock(3);
+    let clip = Changes { clip: Some(0.5), ..Changes::default() };
+    let far = Amendment::next(&bench.record().next.settings, 50, clip).sign(&Key(id(CREATOR)), &bench.spec.digest());
+    let due = signed_by(&bench, CREATOR, slower());
+    bench.say(2, &Message::Amend(far));
+    assert_eq!(bench.engine.check_amendment(&due), Ok(()), "it holds up no other");
+    bench.say(2, &Message::Amend(due.clone()));
+    assert_eq!(bench.engine.proposals().len(), 2);
+    let record = commits(&bench.commit())[0].clone();
+    assert_eq!(record.amended, Some(due));
+    assert!(bench.engine.proposals().is_empty(), "the other one cannot be the next any more");
+    assert_eq!(bench.engine.in_force().inner.clip, bench.spec.inner.clip);
+}
+
 #[test]
 fn without_a_creator_each_operator_agrees_for_its_own_voter() {
     let mut bench = Bench::flock_of(RunSpec { creator: None, ..spec() }, &voters(3));
@@ -145,8 +162,62 @@ fn a_run_that_is_over_goes_on_when_its_budget_grows() {
 fn a_node_at_the_end_looks_at_members_that_have_gone_on() {
     let mut bench = over();
     let mut head = bench.chain_head(Phase::Training, 0);
-    (head.seq, head.record) = (head.seq + 1, crate::bench::digest(0x77));
+    (head.seq, head.record) = (head.seq + 1, digest(0x77));
     let outputs = bench.say(2, &Message::Head(head));
     let asked = outputs.iter().any(|output| matches!(output, Output::Prove { peer, .. } if *peer == id(2)));
     assert!(asked, "{outputs:?}");
+}
+
+/// A voter that is a quorum alone was killed in its first round beyond the end. It ends that round as it has voted, by
+/// the candidate on its disk.
+#[test]
+fn a_sole_voter_that_starts_again_beyond_the_end_decides_as_it_has_voted() {
+    let budget = Budget { rounds: 1, tokens: 0 };
+    let mut bench = Bench::flock_of(RunSpec { budget, ..spec() }, &voters(1));
+    let key = bench.all_ready();
+    bench.feed(Input::Reduced { key, update: digest(8) });
+    bench.feed(Input::Applied { key, update: digest(8), state_root: digest(9) });
+    assert_eq!(bench.record().round, 1);
+    let amendment = signed_by(&bench, CREATOR, longer());
+    assert!(goes_on(&bench.feed(Input::Amend { amendment: amendment.clone() })));
+    let key = bench.all_ready();
+    bench.feed(Input::Reduced { key, update: digest(9) });
+    bench.writes = false;
+    let outputs = bench.feed(Input::Applied { key, update: digest(9), state_root: digest(10) });
+    let written = outputs.iter().filter_map(|output| match output {
+        Output::Persist { vote_state, candidate, .. } => Some((vote_state.clone(), candidate.clone())),
+        _ => None,
+    });
+    for (vote_state, candidate) in written {
+        bench.vote_state = Some(vote_state);
+        bench.candidates.extend(candidate);
+    }
+    // The process is killed between these writes and that of the record.
+    bench.restart(2_000);
+    assert_eq!(bench.record().round, 1);
+    let mut outputs = bench.feed(Input::Amend { amendment });
+    outputs.extend(bench.wait(4_000_000));
+    let [record] = commits(&outputs)[..] else { panic!("{outputs:?}") };
+    assert_eq!((record.round, record.state_root), (2, digest(10)));
+}
+
+/// What counts is whether a COMMIT of these contributions amends the run, not that one of them says so.
+#[test]
+fn an_amendment_that_does_not_count_holds_up_no_steps_ahead() {
+    let mut spec = spec();
+    (spec.sync.overlap, spec.sync.mixing) = (1, 0.5);
+    let mut bench = Bench::flock_of(spec, &voters(2));
+    let old = signed_by(&bench, CREATOR, slower());
+    bench.feed(Input::Amend { amendment: old.clone() });
+    let ahead = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::Ahead { .. }));
+    for round in 1..=2 {
+        bench.trained();
+        let amends = Some(Box::new(old.clone()));
+        let ready = starling_protocol::message::Ready { amends, ..bench.ready(2) };
+        let outputs = bench.say(2, &Message::Ready(ready));
+        assert_eq!(ahead(&outputs), round == 2, "round {round}: {outputs:?}");
+        let key = bench.running();
+        bench.decide(key);
+        bench.forget_attempt();
+    }
 }

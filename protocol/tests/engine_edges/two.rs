@@ -3,9 +3,9 @@
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, id, spec, voters};
 use crate::lineages::{goes, head, way};
 use starling_protocol::engine::io::{Input, Notice, Output};
-use starling_protocol::message::{Message, Stamp, Witness};
+use starling_protocol::message::{Message, Phase, Stamp, Witness};
 use starling_protocol::record::{RecordKind, Role};
-use starling_protocol::run::{Minority, RunSpec};
+use starling_protocol::run::{Budget, Minority, RunSpec};
 
 const SECOND: u64 = 1_000_000;
 
@@ -134,4 +134,28 @@ fn a_senior_voter_that_was_cut_off_is_not_called_away() {
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.wait(SECOND);
     assert!(!follows_the_other(&mut bench));
+}
+
+/// The other one of two voters has gone on beyond the end of the run. The senior one is at that end, and alone a quorum.
+#[test]
+fn a_senior_voter_at_the_end_joins_the_other_one_that_went_on() {
+    let mut bench = senior_of_two(RunSpec { budget: Budget { rounds: 1, tokens: 0 }, ..spec() });
+    bench.commit();
+    bench.feed(Input::PeerDown { peer: id(2) });
+    bench.restart(2_000);
+    assert_eq!(bench.engine.view().phase, Phase::Finished);
+    assert!(follows_the_other(&mut bench));
+}
+
+/// The first of five voters that a restarted one meets may be a lone one that was cut off. The others are not there yet.
+#[test]
+fn a_voter_of_five_that_starts_again_does_not_go_at_once_to_the_first_fork_it_meets() {
+    let mut bench = Bench::flock(5);
+    bench.restart(2_000);
+    let (lineage, seq) = (bench.record().lineage, bench.record().seq);
+    bench.greet(2, BOOT);
+    let fork = head(digest(0x66), seq + 3, 1 << 40);
+    let mut outputs = bench.claim(2, &fork, &way(&[(lineage, seq), (digest(0x66), seq + 3)]));
+    outputs.extend(bench.wait(2 * SECOND));
+    assert!(!goes(&outputs), "{outputs:?}");
 }

@@ -425,11 +425,11 @@ fn validation(history: &History, most: f64) -> Check {
     let wrong = match last {
         None => Some("nobody has validated".into()),
         Some(value) if value.is_nan() || value > most => {
-            Some(format!("{value:.3} nats a byte, {most} was to be reached"))
+            Some(format!("{value:.3} nats per byte, {most} was to be reached"))
         }
         Some(_) => None,
     };
-    verdict("validation", wrong, format!("{:.3} nats a byte, at most {most}", last.unwrap_or(f64::NAN)))
+    verdict("validation", wrong, format!("{:.3} nats per byte, at most {most}", last.unwrap_or(f64::NAN)))
 }
 
 fn shortened(event: &Value) -> String {

@@ -106,6 +106,7 @@ async fn download_to(manners: &[Manner], items: usize, each: Duration) -> Result
     let taken = tokio::spawn(async move {
         let mut got = BTreeMap::new();
         while let Some((index, bytes)) = receiver.recv().await {
+            // The taker's own work.
             tokio::time::sleep(each).await;
             assert!(got.insert(index, bytes).is_none(), "each item comes once");
         }

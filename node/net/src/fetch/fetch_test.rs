@@ -108,6 +108,7 @@ async fn a_server_that_trickles_is_left() {
     tokio::spawn(async move {
         far.write_all(&encode_answer(Ok(1 << 30))).await.unwrap();
         while far.write_all(&[0; 64 << 10]).await.is_ok() {
+            // The slow server.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });

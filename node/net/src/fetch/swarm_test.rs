@@ -93,6 +93,7 @@ impl FetchSource for Served {
         };
         match shelf.manner {
             Manner::Honest(ms) if is_held(&held, place(asked)) => {
+                // The time that its disk takes.
                 std::thread::sleep(Duration::from_millis(ms));
                 shelf.served.fetch_add(1, Ordering::Relaxed);
                 Ok(content(place(asked)).into())

@@ -10,7 +10,7 @@ use toml::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     pub name: String,
-    /// The only node that may invite.
+    /// The only node that may invite, revoke and amend the run.
     pub creator: Option<String>,
     /// The text, as the file names it.
     pub sources: Vec<String>,
@@ -54,7 +54,7 @@ pub fn text(choice: &Choice) -> String {
     );
     lines.key("Names the run, and its folder on each machine.", "name", choice.name.as_str());
     if let Some(creator) = &choice.creator {
-        lines.key("The node that may invite and revoke.", "creator", creator.as_str());
+        lines.key("The only node that may invite, revoke and change the run, for good.", "creator", creator.as_str());
     }
     lines.table("model");
     let parameters = format!("{} parameters. Other sizes: `starling new --help`.", short(size.parameters));

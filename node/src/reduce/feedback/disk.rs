@@ -16,7 +16,7 @@ use starling_store::{Store, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(in crate::reduce) use file::Held;
+pub(in crate::reduce) use super::residuals::Held;
 
 /// The files of one fragment.
 pub(in crate::reduce) struct Disk {

@@ -1,6 +1,5 @@
 //! The residuals themselves: the values that payloads left out, and their arithmetic.
 
-use super::disk::file::Held;
 use crate::coding::Coder;
 use crate::reduce::passed::Mark;
 use starling_kernels::codec::offered;
@@ -23,6 +22,13 @@ pub(super) fn decay(codec: Codec) -> Option<f32> {
         // Old residuals are out of date: SparseLoCo, arXiv 2508.15706.
         Codec::TopK { .. } => Some(0.95),
     }
+}
+
+/// Residuals as a file holds them: those after the COMMIT of the mark.
+pub(in crate::reduce) struct Held {
+    pub mark: Mark,
+    pub own: Vec<f32>,
+    pub sums: BTreeMap<usize, Vec<f32>>,
 }
 
 #[derive(Default)]

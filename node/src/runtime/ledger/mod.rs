@@ -20,7 +20,7 @@ use crate::exit::{Code, Failure};
 use due::{Checkpoints, Owed, Wanted};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, VoteState};
-use starling_protocol::message::Certificate;
+use starling_protocol::message::{Certificate, Evidence};
 use starling_protocol::outer::Rule;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
@@ -214,11 +214,7 @@ impl Worker {
                 None
             }
             Job::Evidence { against, evidence } => {
-                // The evidence is shown and passed on even if the disk does not keep it.
-                if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
-                    let why = starling_words::of_chain(e.chain());
-                    tracing::warn!("the evidence against {} is not kept on disk: {why}", against.short());
-                }
+                self.keep_evidence(against, evidence.map(|evidence| *evidence));
                 None
             }
             Job::Checkpoint { purpose, asked } => {
@@ -226,6 +222,14 @@ impl Worker {
                 None
             }
         })
+    }
+
+    /// Keeps evidence against a node, which is shown and passed on even if the disk does not keep it.
+    fn keep_evidence(&self, against: NodeId, evidence: Option<Evidence>) {
+        if let Err(e) = evidence::keep(&self.store, against, evidence) {
+            let why = starling_words::of_chain(e.chain());
+            tracing::warn!("the evidence against {} is not kept on disk: {why}", against.short());
+        }
     }
 
     /// The update of this digest, if it is held or on disk.

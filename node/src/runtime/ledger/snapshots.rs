@@ -20,7 +20,7 @@ impl Worker {
             return;
         }
         if self.writer.is_writing() {
-            tracing::info!(seq, "no snapshot is written: the one before is still on its way to the disk");
+            tracing::debug!(seq, "no snapshot is written: the one before is still on its way to the disk");
             return;
         }
         self.begin_snapshot(SnapshotOrder { kind: SnapshotKind::Due, is_second: false, asked: None });
@@ -106,7 +106,7 @@ impl Worker {
             Err(e @ StoreError::OverBound { .. }) => tracing::debug!("no snapshot was written for newcomers: {e}"),
             // The node has another state by now.
             Err(e @ (StoreError::GivenUp { .. } | StoreError::NotOnChain { .. } | StoreError::NotNext { .. })) => {
-                tracing::info!("no snapshot was written: {e}");
+                tracing::debug!("no snapshot was written: {e}");
             }
             Err(e) => return Err(store_failure(e)),
         }

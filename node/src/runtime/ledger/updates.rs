@@ -2,7 +2,7 @@
 //! name them by digest.
 
 use super::job::Update;
-use crate::runtime::candidate::FETCHES_MAX;
+use crate::runtime::fetches::FETCHES_MAX;
 use starling_protocol::Digest;
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::Record;

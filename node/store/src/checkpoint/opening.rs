@@ -38,7 +38,11 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
         let path = dir.join(&file.name);
         let here = match describe(dir, &file.name) {
             Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Err(StoreError::damaged(Part::Checkpoint, &path, "manifest.json lists it, and it is not there"));
+                return Err(StoreError::damaged(
+                    Part::Checkpoint,
+                    &path,
+                    "manifest.json lists it, and it is not there",
+                ));
             }
             here => here?,
         };

@@ -142,18 +142,7 @@ impl Run {
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Speak { attempt, salt } => {
-                // One result an attempt, so that there are never more candidates than are kept.
-                let Some((history, update)) = self.next(*salt + 10 * attempt) else { return };
-                if self.model.pending.iter().any(|(other, held, _)| other == attempt && held.record != history.record) {
-                    return;
-                }
-                let vote_state = history.vote_state(*salt);
-                self.store().put_candidate(&history.candidate(*attempt), &update, &vote_state).unwrap();
-                self.model.pending.retain(|(other, ..)| other != attempt);
-                self.model.pending.push((*attempt, history, update));
-                self.model.vote_state = Some(vote_state);
-            }
+            Step::Speak { attempt, salt } => self.speak(*attempt, *salt),
             Step::Sign { ballot } => {
                 let Some((history, _)) = self.next(0) else { return };
                 let vote_state = history.vote_state(*ballot);
@@ -187,23 +176,8 @@ impl Run {
                 let ahead = self.store().commit(&history.record, Some(&update), &history.certificate());
                 assert!(matches!(ahead, Err(StoreError::NotNext { .. })), "{ahead:?}");
             }
-            Step::Snapshot => {
-                let Some(head) = &self.model.head else { return };
-                head.snapshot(self.store());
-                if !self.model.snapshots.contains(&head.record.seq) {
-                    self.model.snapshots.push(head.record.seq);
-                }
-                let surplus = self.model.snapshots.len().saturating_sub(2);
-                self.model.snapshots.drain(..surplus);
-            }
-            Step::SnapshotBetween => {
-                let Some(head) = &self.model.head else { return };
-                head.snapshot_between(self.store());
-                let snapshots = &mut self.model.snapshots;
-                snapshots.truncate(2);
-                snapshots.retain(|seq| *seq != head.record.seq);
-                snapshots.push(head.record.seq);
-            }
+            Step::Snapshot => self.snapshot(),
+            Step::SnapshotBetween => self.snapshot_between(),
             Step::Adopt { rounds, salt } => self.adopt(*rounds, *salt),
             Step::Reset => {
                 self.store().reset_chain().unwrap();
@@ -213,16 +187,50 @@ impl Run {
             }
             Step::Restart => self.store = None,
             Step::Kill => self.kill(),
-            Step::KillInCommit { salt } => {
-                let Some((history, update)) = self.next(*salt) else { return };
-                let path = self.dir.path().join("head");
-                let mirror = fs::read(&path).unwrap();
-                history.put(self.store(), &update);
-                self.kill();
-                fs::write(self.dir.path().join("head"), mirror).unwrap();
-                self.model.committed(history);
-            }
+            Step::KillInCommit { salt } => self.kill_in_commit(*salt),
         }
+    }
+
+    fn speak(&mut self, attempt: u32, salt: u32) {
+        // One result an attempt, so that there are never more candidates than are kept.
+        let Some((history, update)) = self.next(salt + 10 * attempt) else { return };
+        if self.model.pending.iter().any(|(other, held, _)| *other == attempt && held.record != history.record) {
+            return;
+        }
+        let vote_state = history.vote_state(salt);
+        self.store().put_candidate(&history.candidate(attempt), &update, &vote_state).unwrap();
+        self.model.pending.retain(|(other, ..)| *other != attempt);
+        self.model.pending.push((attempt, history, update));
+        self.model.vote_state = Some(vote_state);
+    }
+
+    fn snapshot(&mut self) {
+        let Some(head) = &self.model.head else { return };
+        head.snapshot(self.store());
+        if !self.model.snapshots.contains(&head.record.seq) {
+            self.model.snapshots.push(head.record.seq);
+        }
+        let surplus = self.model.snapshots.len().saturating_sub(2);
+        self.model.snapshots.drain(..surplus);
+    }
+
+    fn snapshot_between(&mut self) {
+        let Some(head) = &self.model.head else { return };
+        head.snapshot_between(self.store());
+        let snapshots = &mut self.model.snapshots;
+        snapshots.truncate(2);
+        snapshots.retain(|seq| *seq != head.record.seq);
+        snapshots.push(head.record.seq);
+    }
+
+    fn kill_in_commit(&mut self, salt: u32) {
+        let Some((history, update)) = self.next(salt) else { return };
+        let path = self.dir.path().join("head");
+        let mirror = fs::read(&path).unwrap();
+        history.put(self.store(), &update);
+        self.kill();
+        fs::write(self.dir.path().join("head"), mirror).unwrap();
+        self.model.committed(history);
     }
 
     fn adopt(&mut self, rounds: u32, salt: u32) {

@@ -29,7 +29,7 @@ pub struct Outcome {
     pub title: String,
     pub version: String,
     pub parameters: u64,
-    /// Seconds from the first member's first step, and nats a byte, by the first member.
+    /// Seconds from the first member's first step, and nats per byte, by the first member.
     pub curve: Vec<(f64, f64)>,
     pub target_s: Option<f64>,
     /// Seconds from the first step to the kill.

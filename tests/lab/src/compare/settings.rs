@@ -19,7 +19,7 @@ pub struct Settings {
     pub mbit: f64,
     /// Delay in one direction, between any two machines.
     pub delay_ms: f64,
-    /// Nats a byte on held-out text. A system is timed until its first member reaches this.
+    /// Nats per byte on held-out text. A system is timed until its first member reaches this.
     pub target: f64,
     /// Seconds after which a system that has not reached the target goes on to the kill.
     pub limit_s: f64,

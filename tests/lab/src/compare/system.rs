@@ -37,7 +37,7 @@ pub enum Said {
     Began { plain_seconds: Option<f64>, version: Option<String> },
     /// Members hold a new average of `members` contributions. Has the member's steps so far, if the event has them.
     Averaged { members: u64, steps: Option<u64> },
-    /// Nats a byte on held-out text.
+    /// Nats per byte on held-out text.
     Validated(f64),
     /// The member's own steps: tokens and seconds.
     Trained { tokens: u64, seconds: f64 },

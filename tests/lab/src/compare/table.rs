@@ -64,8 +64,8 @@ impl Comparison {
         let (own, ddp, hivemind) = (&settings.starling, &settings.ddp, &settings.hivemind);
         let mut notes = vec![
             format!(
-                "{} members, {} Mbit/s each, {} ms one way; target {} nats a byte on the same held-out text, by the first \
-                 member, from the first step of anybody",
+                "{} members, {} Mbit/s each, {} ms one way; target {} nats per byte on the same held-out text, by the \
+                 first member, from the first step of anybody",
                 settings.nodes, settings.mbit, settings.delay_ms, settings.target
             ),
             format!(
@@ -144,7 +144,7 @@ impl Comparison {
         let mut series: Vec<_> = self.outcomes.iter().map(|o| (o.title.clone(), o.curve.clone())).collect();
         series.push(("target".into(), vec![(0.0, self.settings.target), (end, self.settings.target)]));
         let lines =
-            Lines { x: "seconds", y: "nats a byte, held-out text", series, marks: Vec::new(), from_zero: false };
+            Lines { x: "seconds", y: "nats per byte, held-out text", series, marks: Vec::new(), from_zero: false };
         picture("loss", "Loss over time", &lines)
     }
 }

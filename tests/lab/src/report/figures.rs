@@ -78,8 +78,8 @@ impl Figures {
                 "resources: MB sent by all for a million tokens",
                 number(self.bytes_per_million_tokens.map(|b| b / 1e6), 1, ""),
             ),
-            ("accuracy: nats a byte on held-out text, at first", number(self.nats_per_byte_at_first, 3, "")),
-            ("accuracy: nats a byte on held-out text, at last", number(self.nats_per_byte, 3, "")),
+            ("accuracy: nats per byte on held-out text, at first", number(self.nats_per_byte_at_first, 3, "")),
+            ("accuracy: nats per byte on held-out text, at last", number(self.nats_per_byte, 3, "")),
             ("cost of the run", number(self.cost, 4, "")),
             ("cost of a million tokens", number(self.cost_per_million_tokens, 4, "")),
         ];

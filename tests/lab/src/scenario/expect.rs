@@ -65,7 +65,7 @@ pub struct Expect {
     pub counted: Vec<Counted>,
     /// Events that this scenario allows, though others forbid them (`own_fault`, `split_brain`).
     pub may: Vec<String>,
-    /// The last validation must be below this, in nats a byte.
+    /// The last validation must be below this, in nats per byte.
     pub nats_per_byte: Option<f64>,
     /// All nodes of the beginning contribute to one commit within so many seconds after the first of them starts.
     pub formed_s: Option<f64>,

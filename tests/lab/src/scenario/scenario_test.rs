@@ -79,95 +79,102 @@ fn groups_have_limits() {
     assert_eq!(seats[0].limits, Limits::default());
 }
 
+/// Wrong faults, each with its message.
+const WRONG_FAULTS: &[(&str, &str)] = &[
+    ("[[faults]]\nkind = \"kil\"\nat_s = 1\n", "line 7: there is no fault of kind \"kil\"; did you mean \"kill\"?"),
+    ("[[faults]]\nkind = \"kill\"\nat_s = 1\n", "line 7: \"kill\" to whom?"),
+    (
+        "[[faults]]\nkind = \"kill\"\nnodes = [\"eu-3\"]\nat_s = 1\n",
+        "line 7: there is no node, group or site called \"eu-3\"; did you mean \"eu-1\"?",
+    ),
+    ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n", "line 7: say when it begins"),
+    (
+        "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"voting\"\n",
+        "at_phase is \"voting\": one of catchingup, joining, training, ready, reducing, settling, committing",
+    ),
+    (
+        "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"ready\"\nat_round = 3\n",
+        "line 7: say when it begins",
+    ),
+    ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\ninto_s = 1\n", "into_s is a time after a phase"),
+    (
+        "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\nloss = 0.5\n",
+        "line 7: `loss` means nothing to \"kill\"",
+    ),
+    (
+        "[[faults]]\nkind = \"link\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\nloss = 2\n",
+        "line 7: loss is 2, allowed is 0 to 1",
+    ),
+    ("[[faults]]\nkind = \"link\"\nbetween = [\"us\"]\nat_s = 1\nloss = 1\n", "line 7: that names no two machines"),
+    (
+        "[[faults]]\nkind = \"flap\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\n",
+        "goes on until it is undone: say lasting_s",
+    ),
+    ("[[faults]]\nkind = \"fill\"\nnodes = [\"us\"]\nat_s = 1\n", "us has no disk of its own to fill"),
+    ("[[faults]]\nkind = \"damage\"\nnodes = [\"us\"]\nat_s = 1\nfile = \"../x\"\n", "which file?"),
+    (
+        "[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\n",
+        "line 7: how slow? say millis = 1 to 60000, by which each write and each sync takes longer",
+    ),
+    ("[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 1e6\n", "say millis = 1 to 60000"),
+    (
+        "[[faults]]\nkind = \"disk-error\"\nnodes = [\"us\"]\nat_s = 1\ncalls = \"fsync\"\n",
+        "line 7: calls is \"fsync\": \"sync\" or \"write\"",
+    ),
+    ("[[faults]]\nkind = \"read-only\"\nat_s = 1\n", "line 7: \"read-only\" to whom?"),
+    (
+        "[[faults]]\nkind = \"read-only\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 5\n",
+        "line 7: `millis` means nothing to \"read-only\", which reads nodes, pick",
+    ),
+    ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\n", "line 7: how far? say jump_s"),
+    ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\njump_s = 1e10\n", "at most 3150000000 seconds"),
+    (
+        "[[faults]]\nkind = \"clock\"\nnodes = [\"bootstrap\"]\nat_s = 1\njump_s = 1\n",
+        "\"clock\" is for nodes, not for bootstrap peers",
+    ),
+    ("[[faults]]\nkind = \"delete-folders\"\nnodes = [\"us\"]\nat_s = 1\n", "did you mean \"delete-folder\"?"),
+    ("[[faults]]\nkind = \"kill\"\nnodes = [\"eu\"]\npick = 3\nat_s = 1\n", "pick must be 1 to 2"),
+    ("[[faults]]\nkind = \"rebind\"\nnodes = [\"us\"]\nat_s = 1\n", "us is behind no router: give it nat"),
+    (
+        "[[faults]]\nkind = \"wipe\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 3\n",
+        "\"wipe\" cannot be undone: leave lasting_s out",
+    ),
+    (
+        "[[faults]]\nkind = \"freeze\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 9\n\
+         [[faults]]\nkind = \"slow\"\nnodes = [\"us\"]\nat_s = 2\nlasting_s = 3\nshare = 0.5\n",
+        "line 12: it sets whether the process runs while the fault of line 7 does, and would undo it",
+    ),
+];
+
+/// Other wrong tables, each with its message.
+const WRONG_TABLES: &[(&str, &str)] = &[
+    ("[[fault]]\n", "unknown key `fault` at line 7; did you mean `faults`?"),
+    ("[[nodes]]\nname = \"poor\"\nlimits = { files = 3 }\n", "limits.files is 3, allowed is 16 to 16777216"),
+    ("[[nodes]]\nname = \"poor\"\nlimits = { memory = 3 }\n", "unknown key `memory`"),
+    ("[[expect.exits]]\nnode = \"mars\"\ncode = 1\n", "called \"mars\""),
+    ("[[nodes]]\nname = \"eu\"\n", "line 7: there are nodes called \"eu\" already"),
+    ("[[nodes]]\nname = \"all\"\n", "is no name for nodes"),
+    ("[[nodes]]\nname = \"many\"\ncount = 100\n", "at most 64 nodes"),
+    ("[[nodes]]\nname = \"home\"\nline = \"dls\"\n", "there is no line called \"dls\"; did you mean \"dsl\"?"),
+    ("[network]\npreset = \"homs\"\n", "did you mean \"homes\"?"),
+    ("[bootstrap]\nsite = \"mars\"\n", "where no node is"),
+    ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
+    ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
+    ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
+    ("[[nodes]]\nname = \"bootstrap-eu\"\n", "is no name for nodes"),
+    ("[[nodes]]\nname = \"x\"\ndisk_mib = 0\n", "line 7: disk_mib is in memory: 1 to 4096"),
+    ("[[nodes]]\nname = \"x\"\nprogram = \"starling-stranger\"\n", "say later = true"),
+    ("[[expect.exits]]\nnode = \"eu\"\ncode = 1\n", "\"eu\" is no single node"),
+    ("[[expect.counted]]\nmetric = \"m\"\nnode = \"bootstrap\"\nleast = 1\n", "bootstrap peers are not asked"),
+    ("[expect]\ngiven_up = 2\n", "expect.given_up is 2, allowed is 0 to 1"),
+    ("[expect]\nmax_gap = 3\n", "did you mean `max_gap_s`?"),
+    ("[expect]\nmay_lag = [\"mars\"]\n", "called \"mars\""),
+];
+
 /// A wrong file gives one message that names the line, and the nearest right word.
 #[test]
 fn wrong_scenarios_are_refused() {
-    for (more, told) in [
-        ("[[fault]]\n", "unknown key `fault` at line 7; did you mean `faults`?"),
-        ("[[faults]]\nkind = \"kil\"\nat_s = 1\n", "line 7: there is no fault of kind \"kil\"; did you mean \"kill\"?"),
-        ("[[faults]]\nkind = \"kill\"\nat_s = 1\n", "line 7: \"kill\" to whom?"),
-        (
-            "[[faults]]\nkind = \"kill\"\nnodes = [\"eu-3\"]\nat_s = 1\n",
-            "line 7: there is no node, group or site called \"eu-3\"; did you mean \"eu-1\"?",
-        ),
-        ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n", "line 7: say when it begins"),
-        (
-            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"voting\"\n",
-            "at_phase is \"voting\": one of catchingup, joining, training, ready, reducing, settling, committing",
-        ),
-        (
-            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"ready\"\nat_round = 3\n",
-            "line 7: say when it begins",
-        ),
-        ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\ninto_s = 1\n", "into_s is a time after a phase"),
-        (
-            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\nloss = 0.5\n",
-            "line 7: `loss` means nothing to \"kill\"",
-        ),
-        (
-            "[[faults]]\nkind = \"link\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\nloss = 2\n",
-            "line 7: loss is 2, allowed is 0 to 1",
-        ),
-        ("[[faults]]\nkind = \"link\"\nbetween = [\"us\"]\nat_s = 1\nloss = 1\n", "line 7: that names no two machines"),
-        (
-            "[[faults]]\nkind = \"flap\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\n",
-            "goes on until it is undone: say lasting_s",
-        ),
-        ("[[faults]]\nkind = \"fill\"\nnodes = [\"us\"]\nat_s = 1\n", "us has no disk of its own to fill"),
-        ("[[faults]]\nkind = \"damage\"\nnodes = [\"us\"]\nat_s = 1\nfile = \"../x\"\n", "which file?"),
-        (
-            "[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\n",
-            "line 7: how slow? say millis = 1 to 60000, by which each write and each sync takes longer",
-        ),
-        ("[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 1e6\n", "say millis = 1 to 60000"),
-        (
-            "[[faults]]\nkind = \"disk-error\"\nnodes = [\"us\"]\nat_s = 1\ncalls = \"fsync\"\n",
-            "line 7: calls is \"fsync\": \"sync\" or \"write\"",
-        ),
-        ("[[faults]]\nkind = \"read-only\"\nat_s = 1\n", "line 7: \"read-only\" to whom?"),
-        (
-            "[[faults]]\nkind = \"read-only\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 5\n",
-            "line 7: `millis` means nothing to \"read-only\", which reads nodes, pick",
-        ),
-        ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\n", "line 7: how far? say jump_s"),
-        ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\njump_s = 1e10\n", "at most 3150000000 seconds"),
-        (
-            "[[faults]]\nkind = \"clock\"\nnodes = [\"bootstrap\"]\nat_s = 1\njump_s = 1\n",
-            "\"clock\" is for nodes, not for bootstrap peers",
-        ),
-        ("[[faults]]\nkind = \"delete-folders\"\nnodes = [\"us\"]\nat_s = 1\n", "did you mean \"delete-folder\"?"),
-        ("[[nodes]]\nname = \"poor\"\nlimits = { files = 3 }\n", "limits.files is 3, allowed is 16 to 16777216"),
-        ("[[nodes]]\nname = \"poor\"\nlimits = { memory = 3 }\n", "unknown key `memory`"),
-        ("[[expect.exits]]\nnode = \"mars\"\ncode = 1\n", "called \"mars\""),
-        ("[[faults]]\nkind = \"kill\"\nnodes = [\"eu\"]\npick = 3\nat_s = 1\n", "pick must be 1 to 2"),
-        ("[[nodes]]\nname = \"eu\"\n", "line 7: there are nodes called \"eu\" already"),
-        ("[[nodes]]\nname = \"all\"\n", "is no name for nodes"),
-        ("[[nodes]]\nname = \"many\"\ncount = 100\n", "at most 64 nodes"),
-        ("[[nodes]]\nname = \"home\"\nline = \"dls\"\n", "there is no line called \"dls\"; did you mean \"dsl\"?"),
-        ("[network]\npreset = \"homs\"\n", "did you mean \"homes\"?"),
-        ("[bootstrap]\nsite = \"mars\"\n", "where no node is"),
-        ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
-        ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
-        ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
-        ("[[nodes]]\nname = \"bootstrap-eu\"\n", "is no name for nodes"),
-        ("[[nodes]]\nname = \"x\"\ndisk_mib = 0\n", "line 7: disk_mib is in memory: 1 to 4096"),
-        ("[[nodes]]\nname = \"x\"\nprogram = \"starling-stranger\"\n", "say later = true"),
-        ("[[faults]]\nkind = \"rebind\"\nnodes = [\"us\"]\nat_s = 1\n", "us is behind no router: give it nat"),
-        (
-            "[[faults]]\nkind = \"wipe\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 3\n",
-            "\"wipe\" cannot be undone: leave lasting_s out",
-        ),
-        (
-            "[[faults]]\nkind = \"freeze\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 9\n\
-             [[faults]]\nkind = \"slow\"\nnodes = [\"us\"]\nat_s = 2\nlasting_s = 3\nshare = 0.5\n",
-            "line 12: it sets whether the process runs while the fault of line 7 does, and would undo it",
-        ),
-        ("[[expect.exits]]\nnode = \"eu\"\ncode = 1\n", "\"eu\" is no single node"),
-        ("[[expect.counted]]\nmetric = \"m\"\nnode = \"bootstrap\"\nleast = 1\n", "bootstrap peers are not asked"),
-        ("[expect]\ngiven_up = 2\n", "expect.given_up is 2, allowed is 0 to 1"),
-        ("[expect]\nmax_gap = 3\n", "did you mean `max_gap_s`?"),
-        ("[expect]\nmay_lag = [\"mars\"]\n", "called \"mars\""),
-    ] {
+    for (more, told) in WRONG_FAULTS.iter().chain(WRONG_TABLES).copied() {
         let said = refusal(more);
         assert!(said.contains(told), "{more}: {said}");
     }

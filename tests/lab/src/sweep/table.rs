@@ -30,7 +30,7 @@ pub struct Row {
     /// From a node's last inner step to the commit on its disk.
     pub settle_seconds: Option<f64>,
     pub bytes_per_million_tokens: Option<f64>,
-    /// Nats a byte on held-out text, at the end.
+    /// Nats per byte on held-out text, at the end.
     pub validation_loss: Option<f64>,
     /// Seconds in all.
     pub seconds: f64,
@@ -74,8 +74,8 @@ const COLUMNS: [Column; 7] = [
     },
     Column {
         key: "validation_loss",
-        head: "nats/byte",
-        title: "Loss on held-out text at the end, nats a byte",
+        head: "nats per byte",
+        title: "Loss on held-out text at the end, nats per byte",
         digits: 3,
         of: |r| r.validation_loss,
     },

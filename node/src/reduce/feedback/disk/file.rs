@@ -5,6 +5,7 @@
 //! little-endian, in the store's sealed form. Each field is compared with the run's specification before memory is
 //! taken for it.
 
+use crate::reduce::feedback::residuals::Held;
 use crate::reduce::passed::Mark;
 use starling_protocol::{Digest, NodeId, update};
 use starling_store::{PrivateReader, PrivateWriter, StoreError};
@@ -27,13 +28,6 @@ pub(in crate::reduce) struct Label {
     pub fragments: usize,
     /// Elements of this one.
     pub elements: usize,
-}
-
-/// The content of a file.
-pub(in crate::reduce) struct Held {
-    pub mark: Mark,
-    pub own: Vec<f32>,
-    pub sums: BTreeMap<usize, Vec<f32>>,
 }
 
 /// Why a file is not read.
