@@ -17,8 +17,10 @@ use starling_store::Run;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// Time in which the trainer of a node that was killed comes to the next one: it tries every five seconds.
+const COMES_BACK: Duration = Duration::from_secs(6);
 /// Name of the folder of the trainer's private state, in the node's folder.
 const FOLDER: &str = "trainer";
 
@@ -138,7 +140,13 @@ fn terms(home: &Path, (run, node): (&str, String), (unit, steps): (u64, u32), wa
     Terms { wanted, run: run.to_owned(), node, unit, steps, folder: home.join(FOLDER) }
 }
 
-fn command(args: &TrainArgs, door: &Door) -> Result<Option<TrainerCommand>, Failure> {
-    let start = || TrainerCommand::start(&args.command, door.path());
-    (!args.command.is_empty()).then(start).transpose()
+/// Starts the trainer's command, if there is one. A trainer that a killed node has left keeps its device, so that no
+/// second one is started beside it.
+fn command(args: &TrainArgs, door: &Arc<Door>) -> Result<Option<TrainerCommand>, Failure> {
+    if args.command.is_empty() {
+        return Ok(None);
+    }
+    let (theirs, began) = (door.clone(), Instant::now());
+    let is_busy = move || theirs.has_trainer() || theirs.was_left() && began.elapsed() < COMES_BACK;
+    TrainerCommand::start(&args.command, door.path(), is_busy).map(Some)
 }

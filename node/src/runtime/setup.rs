@@ -47,10 +47,10 @@ pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
         let (guest, begun) = guest::begin(args, &node, &mut asked).await?.unzip();
         let origin = asked.resolve(&node).await?;
         start::run(args, node, origin, (wanted, begun.or(weights), guest)).await
-    })?;
-    // Blocking threads that still read a file must not hold up the exit.
+    });
+    // Blocking threads that still read a file, or wait for a trainer, must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
-    match finish {
+    match finish? {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
         // If two processes run under one identity, the later one gives way (`docs/protocol/5-membership.md` §5.6).
         Finish::Fenced => Err(Failure::message(

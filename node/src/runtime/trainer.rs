@@ -124,18 +124,25 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
                 course.hear(std::mem::take(&mut ahead.news));
                 // Without steps it is told of the lease only.
                 let went = if ahead.steps > 0 { course.go_ahead(worker, &ahead) } else { worker.foresee(&ahead) };
-                unless_gone(went, || TrainerEvent::WentAhead { ended: Instant::now() })
+                unless_gone(went, worker, || TrainerEvent::WentAhead { ended: Instant::now() })
             }
             Job::Retake { round, base, news } => {
                 course.hear(news);
-                let made = unless_gone(course.retake(worker, round, base), || None);
+                let made = course.retake(worker, round, base);
+                let made = unless_gone(made, worker, || None);
                 made.map(|made| TrainerEvent::Retaken { round, base, made })
             }
-            Job::Validate { sequences } => match worker.validate_head(sequences) {
-                Ok(true) => continue,
-                Ok(false) | Err(Trouble::Gone(_)) => Ok(TrainerEvent::NotValidated),
-                Err(trouble) => Err(trouble),
-            },
+            Job::Validate { sequences } => {
+                // One that has come meanwhile can be asked; nobody waits for one.
+                if worker.ready_while(&|| false) == Ready::Anew {
+                    course.lose();
+                }
+                match unless_gone(worker.validate_head(sequences), worker, || false) {
+                    Ok(true) => continue,
+                    Ok(false) => Ok(TrainerEvent::NotValidated),
+                    Err(trouble) => Err(trouble),
+                }
+            }
         };
         let said = said.unwrap_or_else(|trouble| match trouble {
             Trouble::Failed(message) if worker.task.fail(&message) => TrainerEvent::Gone { why: message },
@@ -146,18 +153,18 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
         if worker.events.blocking_send(said).is_err() {
             return false;
         }
-        if rests {
-            worker.task.rest();
+        if rests && let Err(e) = worker.task.rest() {
+            worker.lost(e.to_string());
         }
     }
     true
 }
 
 /// The result of a job that may be left undone when the task has lost what it trained with.
-fn unless_gone<T>(result: Result<T, Trouble>, otherwise: impl FnOnce() -> T) -> Result<T, Trouble> {
+fn unless_gone<T>(result: Result<T, Trouble>, worker: &Worker, otherwise: impl FnOnce() -> T) -> Result<T, Trouble> {
     match result {
         Err(Trouble::Gone(why)) => {
-            tracing::warn!("{why}");
+            worker.lost(why);
             Ok(otherwise())
         }
         result => result,

@@ -107,6 +107,10 @@ impl Driver {
                 self.show(Event::Trainer { here: true, why });
                 Ok(())
             }
+            TrainerEvent::Lost { why } => {
+                self.show(Event::Trainer { here: false, why });
+                Ok(())
+            }
             TrainerEvent::Gone { why } => {
                 self.device.rest();
                 self.show(Event::Trainer { here: false, why });

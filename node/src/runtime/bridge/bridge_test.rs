@@ -202,15 +202,21 @@ impl Node {
         self.external.ready(&|| Instant::now() < until)
     }
 
+    fn load(&mut self, value: f32) -> Result<(), TaskError> {
+        self.external.load(&[value; 6])?;
+        self.external.taken()
+    }
+
     /// A round from parameters of 10, up to its last step or the first error.
     fn round(&mut self, round: u64) -> Result<(Vec<Learned>, [f32; 6]), TaskError> {
         self.external.stand(&place(round));
-        self.external.load(&[10.0; 6])?;
+        self.load(10.0)?;
         let mut numbers = 50..56_u64;
         self.external.lease(Coming { round, is_likely: false, steps: 3, samples: 6, numbers: &mut numbers })?;
         let steps = (0..3).map(|step| self.external.step(&[50 + 2 * u64::from(step), 51], StepAt { step, lr: 0.5 }));
         let learned = steps.collect::<Result<Vec<_>, _>>()?;
         let mut read = [0.0; 6];
+        self.external.given()?;
         self.external.read(&mut read)?;
         Ok((learned, read))
     }
@@ -246,11 +252,11 @@ fn a_load_in_the_middle_of_a_round_keeps_the_lease() {
     let fake = trainer(&node, |_, answer| answer);
     assert_eq!(node.is_ready(), Ready::Anew);
     node.round(1).expect("it trains");
-    node.external.load(&[1.0; 6]).expect("it loads");
+    node.load(1.0).expect("it loads");
     let mut numbers = 50..56_u64;
     let likely = Coming { round: 2, is_likely: true, steps: 3, samples: 6, numbers: &mut numbers };
     node.external.lease(likely).expect("it hears of it");
-    node.external.load(&[1.0; 6]).expect("it loads");
+    node.load(1.0).expect("it loads");
     node.round(2).expect("it trains");
     node.external.end(false);
     let asked = fake.join().expect("it ends with the node's last ask");
@@ -334,7 +340,7 @@ fn losses_and_parameters_that_are_not_finite_are_left_out_and_refused() {
     let fake = trainer(&node, on("step", json!({"loss": null, "samples": 2, "weight": 2})));
     assert_eq!(node.is_ready(), Ready::Anew);
     node.external.stand(&place(1));
-    node.external.load(&[1.0; 6]).expect("it loads");
+    node.load(1.0).expect("it loads");
     let mut step = || node.external.step(&[1, 2], StepAt { step: 0, lr: 0.5 });
     for _ in 0..4 {
         assert!(matches!(step(), Err(TaskError::NotFinite { .. })));
@@ -352,6 +358,7 @@ fn losses_and_parameters_that_are_not_finite_are_left_out_and_refused() {
     });
     assert_eq!(node.is_ready(), Ready::Anew);
     let mut read = [0.0; 6];
+    node.external.given().expect("it answers");
     let said = node.external.read(&mut read).expect_err("a number that is none").to_string();
     assert!(said.contains("not-finite: mean: a parameter"), "{said}");
     fake.join().expect("the node ends the connection");
@@ -409,7 +416,7 @@ fn a_second_trainer_is_refused_until_the_first_is_gone() {
     let second = joins(&path);
     assert_eq!(node.is_ready(), Ready::Anew);
     drop(second);
-    assert!(matches!(node.external.load(&[0.0; 6]), Err(TaskError::Gone(_))), "it died between two rounds");
+    assert!(matches!(node.load(0.0), Err(TaskError::Gone(_))), "it died between two rounds");
     let fake = trainer(&node, |_, answer| answer);
     assert_eq!(node.is_ready(), Ready::Anew);
     node.round(1).expect("it trains");
@@ -447,7 +454,7 @@ fn private_state_is_there_again_at_the_next_welcome() {
     let mut node = fellow();
     let fake = trainer(&node, |_, answer| answer);
     assert_eq!(node.is_ready(), Ready::Anew);
-    (0..16).for_each(|_| node.external.rest());
+    (0..16).for_each(|_| node.external.rest().expect("it saves"));
     node.external.end(false);
     let asked = fake.join().expect("it ends with the node's last ask");
     assert_eq!(asked.iter().filter(|ask| ask["ask"] == "save").count(), 1);

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// The variable that names the node's socket to the command.
 pub const SOCKET_VARIABLE: &str = "STARLING_TRAINER";
+/// With this variable the lines of a script in Python come as they are written.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// The pause before the command is started again: it doubles from the first to the last with each end that comes
 /// soon after its start.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
@@ -34,15 +36,23 @@ pub struct TrainerCommand {
 }
 
 impl TrainerCommand {
-    /// Starts the command.
+    /// Starts the command; later, as long as `is_busy` says that another trainer is here or may come.
     ///
     /// # Errors
     /// There is no such program.
-    pub fn start(command: &[String], socket: &Path) -> Result<Self, Failure> {
-        let first = launched(command, socket)?;
+    pub fn start(
+        command: &[String],
+        socket: &Path,
+        is_busy: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Self, Failure> {
+        let first = if is_busy() { None } else { Some(launched(command, socket)?) };
         let is_over = Arc::new(AtomicBool::new(false));
         let (command, socket, over) = (command.to_vec(), socket.to_path_buf(), is_over.clone());
-        let watching = move || watch(first, &command, &socket, &over);
+        let watching = move || {
+            if first.is_some() || has_waited(&is_busy, &over) {
+                watch(first, &command, &socket, &over);
+            }
+        };
         let watcher = std::thread::Builder::new().name("trainer-command".into()).spawn(watching)?;
         Ok(Self { is_over, watcher: Some(watcher) })
     }
@@ -64,6 +74,9 @@ fn launched(command: &[String], socket: &Path) -> Result<Child, Failure> {
     let socket = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
     let mut prepared = Command::new(program);
     prepared.args(arguments).env(SOCKET_VARIABLE, socket);
+    if std::env::var_os(UNBUFFERED).is_none() {
+        prepared.env(UNBUFFERED, "1");
+    }
     // A group of its own: the node ends all that the command has started, and Ctrl-C asks the node alone.
     prepared.process_group(0);
     prepared.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -110,9 +123,21 @@ fn show(line: &mut Vec<u8>) {
     line.clear();
 }
 
+/// Waits as long as another trainer is here or may come; false if it is over meanwhile.
+fn has_waited(is_busy: &dyn Fn() -> bool, over: &AtomicBool) -> bool {
+    tracing::info!("a trainer of a node before this one may be there: the trainer's command waits for its end");
+    while is_busy() {
+        if over.load(Ordering::Acquire) {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
+
 /// Keeps the command running until it is over.
-fn watch(first: Child, command: &[String], socket: &Path, over: &AtomicBool) {
-    let (mut child, mut pause) = (Some(first), Duration::ZERO);
+fn watch(first: Option<Child>, command: &[String], socket: &Path, over: &AtomicBool) {
+    let (mut child, mut pause) = (first, Duration::ZERO);
     loop {
         let started = Instant::now();
         if let Some(running) = child.take() {
@@ -191,7 +216,7 @@ mod tests {
         let (socket, told) = (folder.path().join("trainer.sock"), folder.path().join("told"));
         let script = format!("echo \"$STARLING_TRAINER\" > '{0}.new' && mv '{0}.new' '{0}'; sleep 600", told.display());
         let command = ["sh", "-c", &script].map(str::to_owned);
-        let running = TrainerCommand::start(&command, &socket).expect("there is a shell");
+        let running = TrainerCommand::start(&command, &socket, || false).expect("there is a shell");
         let deadline = Instant::now() + Duration::from_secs(20);
         while !told.exists() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
@@ -201,7 +226,36 @@ mod tests {
         let before = Instant::now();
         drop(running);
         assert!(before.elapsed() < Duration::from_secs(30), "it does not wait for the command's own end");
-        assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], &socket).is_err());
-        assert!(TrainerCommand::start(&[], &socket).is_err());
+        assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], &socket, || false).is_err());
+        assert!(TrainerCommand::start(&[], &socket, || false).is_err());
+    }
+
+    #[test]
+    fn a_command_waits_for_the_end_of_a_trainer_that_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, told) = (folder.path().join("trainer.sock"), folder.path().join("told"));
+        let command = ["sh", "-c", &format!("touch '{}'; sleep 600", told.display())].map(str::to_owned);
+        let (busy, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let (theirs, looks) = (busy.clone(), asked.clone());
+        let is_busy = move || {
+            looks.store(true, Ordering::Release);
+            theirs.load(Ordering::Acquire)
+        };
+        let running = TrainerCommand::start(&command, &socket, is_busy).expect("nothing is started yet");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // It looks at the trainer again and again, and starts nothing.
+        for _ in 0..2 {
+            asked.store(false, Ordering::Release);
+            while !asked.load(Ordering::Acquire) && Instant::now() < deadline {
+                std::thread::sleep(LOOK);
+            }
+        }
+        assert!(!told.exists());
+        busy.store(false, Ordering::Release);
+        while !told.exists() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        assert!(told.exists(), "it is started once nobody is there");
+        drop(running);
     }
 }

@@ -22,6 +22,8 @@ pub struct Door {
     path: PathBuf,
     /// The socket in the node's folder, or a link to it.
     sign: PathBuf,
+    /// A node before this one has not shut its door: it was killed.
+    was_left: bool,
     hall: Arc<Hall>,
 }
 
@@ -69,6 +71,10 @@ impl Hall {
         match welcome.and_then(|frames| Link::welcome(frames, &terms)) {
             Ok(mut link) => {
                 let mut inside = self.inside();
+                // The run has been founded by another one meanwhile: this one comes again, on other terms.
+                if inside.terms.wanted != terms.wanted {
+                    return;
+                }
                 inside.count += 1;
                 link.number = inside.count;
                 inside.held = link.handle().ok().map(|stream| (link.number, stream));
@@ -86,7 +92,7 @@ impl Door {
         std::fs::create_dir_all(&terms.folder)
             .with_context(|| format!("cannot make the folder {}", terms.folder.display()))?;
         let sign = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf()).join(SOCKET);
-        let path = socket_path(&sign);
+        let (path, was_left) = (socket_path(&sign), std::fs::symlink_metadata(&sign).is_ok());
         for old in [&sign, &path] {
             let _ = std::fs::remove_file(old);
         }
@@ -114,12 +120,22 @@ impl Door {
             }
         };
         std::thread::Builder::new().name("trainer-door".into()).spawn(listening).with_context(cannot)?;
-        Ok(Self { path, sign, hall })
+        Ok(Self { path, sign, was_left, hall })
     }
 
     /// The socket, as a trainer's program is told.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the trainer of a node that was killed may still be there, and look for the next node.
+    pub fn was_left(&self) -> bool {
+        self.was_left
+    }
+
+    /// Whether a trainer is here.
+    pub fn has_trainer(&self) -> bool {
+        self.hall.inside().held.as_ref().is_some_and(|(_, stream)| is_alive(stream))
     }
 
     /// From now on trainers have to fit these terms.

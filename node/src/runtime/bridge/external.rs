@@ -18,16 +18,17 @@ use std::time::Duration;
 
 /// Time for answers that need no training.
 const PROMPT: Duration = Duration::from_secs(120);
-/// Time for the answer to the last ask.
-const FAREWELL: Duration = Duration::from_secs(10);
-/// Time for the trainer's last save: the process waits no longer for its threads.
+/// Times for the trainer's last save, and for the answer to the last ask: the process waits 7 s for its threads.
 const LAST_SAVE: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Interval at which a wait for a trainer looks whether anybody wants it.
 const LOOK: Duration = Duration::from_millis(100);
 /// Rounds between two saves of the trainer's private state.
 const SAVE_EVERY: u32 = 16;
 /// Losses of a round that may be left out because they are not finite.
 const LEFT_OUT_MAX: u32 = 4;
+/// A loss beyond this counts as infinite, so that sums of losses stay finite.
+const LOSS_MAX: f64 = f32::MAX as f64;
 
 /// The node's side of the bridge.
 pub struct External {
@@ -115,19 +116,6 @@ impl External {
         })
     }
 
-    /// The name of the tensor that holds an element, for a complaint.
-    fn tensor_at(&self, element: usize) -> String {
-        let mut left = element as u64;
-        let tensors = self.link.iter().flat_map(|link| &link.trainer.schema.tensors);
-        for tensor in tensors {
-            match left.checked_sub(tensor.elements()) {
-                Some(rest) => left = rest,
-                None => return tensor.name.clone(),
-            }
-        }
-        format!("element {element}")
-    }
-
     /// The private state that the trainer writes takes the place of the one before.
     fn save_within(&mut self, patience: Duration) -> Result<(), TaskError> {
         self.unsaved = 0;
@@ -181,7 +169,10 @@ impl Task for External {
     }
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), TaskError> {
-        self.memory(|link| link.memory.write(parameters))?;
+        self.memory(|link| link.memory.write(parameters))
+    }
+
+    fn taken(&mut self) -> Result<(), TaskError> {
         let Place { round, base, tokens, progress, flying } = self.place;
         let keep = self.leased;
         if !keep {
@@ -191,16 +182,17 @@ impl Task for External {
         Ok(())
     }
 
-    fn read(&mut self, out: &mut [f32]) -> Result<(), TaskError> {
+    fn given(&mut self) -> Result<(), TaskError> {
         self.ask(&Ask::Read {}, PROMPT)?;
+        Ok(())
+    }
+
+    fn read(&mut self, out: &mut [f32]) -> Result<(), TaskError> {
         self.memory(|link| link.memory.read(out))?;
         // What was copied is looked at, not what the trainer may still change.
-        match out.iter().position(|x| !x.is_finite()) {
+        match self.link()?.not_finite(out) {
             None => Ok(()),
-            Some(element) => {
-                let why = format!("{}: a parameter is infinite or not a number", self.tensor_at(element));
-                Err(self.refuse(Reason::NotFinite, why))
-            }
+            Some(why) => Err(self.refuse(Reason::NotFinite, why)),
         }
     }
 
@@ -240,7 +232,7 @@ impl Task for External {
             let why = format!("step {step} counts {told}, {} samples count 1 to {most}", self.unit);
             return Err(self.refuse(Reason::Weight, why));
         };
-        let Some(loss) = loss.filter(|loss| loss.is_finite()) else {
+        let Some(loss) = loss.filter(|loss| loss.abs() <= LOSS_MAX) else {
             self.left_out += 1;
             if self.left_out > LEFT_OUT_MAX {
                 let (count, round) = (self.left_out, self.place.round);
@@ -265,7 +257,7 @@ impl Task for External {
         let round = self.place.round;
         let Said { loss, weight, .. } = self.ask(&Ask::Evaluate { round }, self.patience)?;
         let weight = weight.unwrap_or(1).max(1);
-        Ok(loss.filter(|loss| loss.is_finite()).map(|loss| (loss * weight as f64, weight)))
+        Ok(loss.filter(|loss| loss.abs() <= LOSS_MAX).map(|loss| (loss * weight as f64, weight)))
     }
 
     /// A trainer finds its private state by its welcome.
@@ -277,11 +269,12 @@ impl Task for External {
         }
     }
 
-    fn rest(&mut self) {
+    fn rest(&mut self) -> Result<(), TaskError> {
         self.unsaved += 1;
-        if self.unsaved >= SAVE_EVERY && self.link.is_some() && let Err(e) = self.save_within(self.patience) {
-            tracing::warn!("{e}");
+        if self.unsaved < SAVE_EVERY || self.link.is_none() {
+            return Ok(());
         }
+        self.save_within(self.patience)
     }
 
     fn end(&mut self, over: bool) {

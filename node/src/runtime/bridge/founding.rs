@@ -72,7 +72,7 @@ pub fn found(door: &Door, wish: Wish, goes_on: &dyn Fn() -> bool) -> Result<Foun
 fn given(link: &mut Link) -> Result<Vec<f32>, Broken> {
     link.ask(&Ask::Read {}, FIRST)?;
     let elements = usize::try_from(link.trainer.schema.elements()).unwrap_or(usize::MAX);
-    let mut theta = Vec::new();
+    let mut theta: Vec<f32> = Vec::new();
     if theta.try_reserve_exact(elements).is_err() {
         let why = format!("this machine has no memory for {elements} parameters");
         return Err(link.refuse(Refusal::new(Reason::Memory, why)));
@@ -84,11 +84,10 @@ fn given(link: &mut Link) -> Result<Vec<f32>, Broken> {
             ended @ Broken::Ended(_) => ended,
         });
     }
-    if theta.iter().any(|x: &f32| !x.is_finite()) {
-        let why = "the first parameters are infinite or not a number".to_owned();
-        return Err(link.refuse(Refusal::new(Reason::NotFinite, why)));
+    match link.not_finite(&theta) {
+        None => Ok(theta),
+        Some(why) => Err(link.refuse(Refusal::new(Reason::NotFinite, why))),
     }
-    Ok(theta)
 }
 
 impl Founded {

@@ -121,6 +121,11 @@ impl Frames {
 
 /// Whether the other side of a connection is still there.
 pub fn is_alive(stream: &UnixStream) -> bool {
+    // Bytes that nobody has read yet hide the end from a reader, and nothing hides it from a writer of no bytes.
+    let sent = rustix::net::send(stream.as_fd(), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    if sent.is_err_and(|e| !is_nothing(&io::Error::from(e))) {
+        return false;
+    }
     let mut byte = [0u8; 1];
     let peeked = rustix::net::recv(stream.as_fd(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     match peeked {

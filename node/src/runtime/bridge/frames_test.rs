@@ -85,6 +85,7 @@ fn a_frame_comes_as_it_was_sent() {
     assert!(ours.has_come(Instant::now() + LONG) && is_alive(&ours.handle().expect("a handle")));
     let said = ours.receive::<Said>(Instant::now() + LONG, "read").expect("an answer");
     assert_eq!(said.answer, Some(1));
+    theirs.write_all(&[2, 0]).expect("there is room");
     drop(theirs);
     assert!(ours.has_come(Instant::now() + LONG) && !is_alive(&ours.handle().expect("a handle")), "an end is seen");
 }

@@ -20,7 +20,7 @@ const ANSWERS_MAX: Duration = Duration::from_secs(3600);
 const SILENCE_TOLD: Duration = Duration::from_secs(30);
 
 /// The conditions on which a trainer is welcome.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The run begins with it. In a run with private data samples are not counted.
     Founder { private: bool },
@@ -101,6 +101,20 @@ impl Link {
     /// Another handle of the connection.
     pub fn handle(&self) -> io::Result<UnixStream> {
         self.frames.handle()
+    }
+
+    /// The complaint about parameters of which one is infinite or not a number, with its tensor's name.
+    pub fn not_finite(&self, parameters: &[f32]) -> Option<String> {
+        let mut left = parameters.iter().position(|x| !x.is_finite())? as u64;
+        let tensor = self.trainer.schema.tensors.iter().find(|tensor| match left.checked_sub(tensor.elements()) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        });
+        let name = tensor.map_or("?", |tensor| tensor.name.as_str());
+        Some(format!("{name}: a parameter is infinite or not a number"))
     }
 
     /// Asks, and waits for the answer as long as the trainer may take for it. After an error the connection is of no
@@ -198,7 +212,7 @@ fn greeted(frames: &mut Frames) -> Result<Trainer, Broken> {
             return Err(Refusal::new(Reason::OutOfTurn, why).into());
         }
         for tensor in more.tensors {
-            tensors.push(tensor.tensor()?);
+            tensors.push(tensor.tensor(tensors.len())?);
         }
     }
     Ok(hello.with(tensors)?)

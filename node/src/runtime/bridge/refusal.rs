@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Bytes of a reason's text: an error of JSON may quote a whole frame.
+const WHY_BYTES_MAX: usize = 4096;
+
 /// A reason of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -59,7 +62,9 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(reason: Reason, why: impl Into<String>) -> Self {
-        Self { reason, why: why.into() }
+        let mut why = why.into();
+        why.truncate(why.floor_char_boundary(WHY_BYTES_MAX));
+        Self { reason, why }
     }
 }
 

@@ -5,8 +5,8 @@ use super::memory::Layout;
 use super::refusal::{Reason, Refusal};
 use serde::{Deserialize, Serialize};
 use starling_protocol::Digest;
-use starling_protocol::limits::{TASK_SAMPLES_MAX, TENSORS_MAX};
-use starling_protocol::run::{TaskSchema, TaskTensor, TensorKind, TensorType};
+use starling_protocol::limits::{TASK_SAMPLES_MAX, TENSOR_DIMENSIONS_MAX, TENSOR_NAME_BYTES_MAX, TENSORS_MAX};
+use starling_protocol::run::{SchemaError, TaskSchema, TaskTensor, TensorKind, TensorType};
 
 /// The version of the conversation.
 pub const VERSION: u64 = 1;
@@ -101,7 +101,15 @@ impl Hello {
 }
 
 impl SaidTensor {
-    pub fn tensor(self) -> Result<TaskTensor, Refusal> {
+    /// The tensor at a place, without a name or a shape that is longer than any may be.
+    pub fn tensor(self, place: usize) -> Result<TaskTensor, Refusal> {
+        let refused = |error: SchemaError| Err(Refusal::new(Reason::Schema, error.to_string()));
+        if self.name.len() > TENSOR_NAME_BYTES_MAX {
+            return refused(SchemaError::Name { place });
+        }
+        if self.shape.len() > TENSOR_DIMENSIONS_MAX {
+            return refused(SchemaError::Shape { name: shown(&self.name) });
+        }
         let size = |size: &u64| {
             let why = || format!("{}: a dimension of {size}", shown(&self.name));
             u32::try_from(*size).map_err(|_| Refusal::new(Reason::Schema, why()))

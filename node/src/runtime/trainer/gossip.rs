@@ -171,9 +171,12 @@ impl Course for Gossip {
         let (started, elements) = (begun.0, worker.state.read().elements());
         self.begin(job, elements);
         let exchanges = |worker: &mut Worker, made, steps| self.exchanges(worker, job, (made, steps), started);
-        let done = worker.steps(job, begun, exchanges)?;
-        done.iter().for_each(|_| self.end());
-        Ok(done)
+        let done = worker.steps(job, begun, exchanges);
+        // Without its trainer this member comes to no exchange, either.
+        if matches!(done, Ok(Ok(_)) | Err(Trouble::Gone(_))) {
+            self.end();
+        }
+        done
     }
 }
 
@@ -200,6 +203,7 @@ impl Gossip {
         let at = Instant::now();
         let mut change = worker.spare();
         change.resize(self.drift.len(), 0.0);
+        worker.task.given()?;
         worker.task.read(&mut change)?;
         if !worker.against_state(job, &mut change, |change, theta| change - theta) {
             return Ok(false);
@@ -225,6 +229,7 @@ impl Gossip {
             return Ok(false);
         }
         worker.task.load(&change)?;
+        worker.task.taken()?;
         worker.keep(change);
         let why = match met {
             Some(Met::Alone(why)) => Some(why),

@@ -113,6 +113,10 @@ pub enum TrainerEvent {
     },
     /// The task has what it trains with, for the first time or again.
     Came,
+    /// The task has lost what it trained with beside a round.
+    Lost {
+        why: String,
+    },
     /// The task has lost what it trained with: the round can be asked for again, and begins when that is back.
     Gone {
         why: String,

@@ -176,6 +176,7 @@ impl Worker {
     /// The head's parameters minus the trained ones; none if the head has changed.
     pub fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, Trouble> {
         let mut delta = self.spare();
+        self.task.given()?;
         let state = self.state.read();
         if state.base != job.base {
             return Ok(None);

@@ -44,8 +44,15 @@ impl Own {
             return Ok(None);
         }
         let mut kept = vec![0.0; self.theta.as_ref().map_or(0, Vec::len)];
+        task.given()?;
         task.read(&mut kept)?;
         Ok(Some(kept))
+    }
+
+    /// Whether the steps ahead are of this round and lease, and begin where the newest COMMIT does.
+    fn counts(&self, wanted: Option<(u64, Span)>) -> bool {
+        let is_it = |done: &Done| wanted == Some((done.round, done.lease)) && self.before == Some(done.base);
+        self.ahead.as_ref().is_some_and(is_it)
     }
 
     /// Puts the trainer's own parameters on the device, with later COMMITs mixed in; with the steps ahead, if they are
@@ -57,15 +64,18 @@ impl Own {
         wanted: Option<(u64, Span)>,
     ) -> Result<Option<Steps>, Trouble> {
         let (fragments, mixing) = (fragments(worker), worker.setting.sync.mixing as f32);
+        let counts = self.counts(wanted);
+        if counts {
+            worker.task.given()?;
+        }
         let state = worker.state.read();
         if state.base != base {
             return Ok(None);
         }
         let canonical = &state.state.theta;
         let ahead = self.ahead.take();
-        let counts = |done: &Done| wanted == Some((done.round, done.lease)) && self.before == Some(done.base);
         let steps = ahead.as_ref().map_or(0, |done| done.steps.steps);
-        let ahead = ahead.filter(counts);
+        let ahead = ahead.filter(|_| counts);
         let outcome = if ahead.is_some() { "kept" } else { "dropped" };
         metrics::counter!("starling_steps_ahead_total", "outcome" => outcome).increment(u64::from(steps));
         let mut stepped = std::mem::take(&mut self.stepped);
@@ -94,6 +104,8 @@ impl Own {
                 done.steps
             }
         };
+        drop(state);
+        worker.task.taken()?;
         Ok(Some(steps))
     }
 }
@@ -119,6 +131,7 @@ impl Course for Own {
             }
             if let Some(kept) = kept {
                 worker.task.load(&kept)?;
+                worker.task.taken()?;
             }
         }
         self.load_own(worker, job.base, Some((job.round, job.lease)))
@@ -127,6 +140,7 @@ impl Course for Own {
     /// The contribution to the fragment of a round: the head's parameters minus the trained ones, which become the own
     /// ones. None if the head has changed.
     fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, Trouble> {
+        worker.task.given()?;
         let mut theta = self.theta.take().unwrap_or_default();
         let shared = worker.state.clone();
         let state = shared.read();

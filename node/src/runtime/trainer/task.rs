@@ -17,10 +17,21 @@ pub trait Task: Send {
     /// Hears where in the run the parameters stand that are loaded next.
     fn stand(&mut self, _place: &Place) {}
 
-    /// Replaces the parameters; what the inner optimizer remembers stays.
+    /// Replaces the parameters; what the inner optimizer remembers stays. It waits for nobody, since the state may be
+    /// locked: [`Self::taken`] does.
     fn load(&mut self, parameters: &[f32]) -> Result<(), TaskError>;
 
-    /// Copies the parameters out.
+    /// Waits until the parameters that were loaded are taken over. The state is not locked.
+    fn taken(&mut self) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    /// Waits until the parameters can be read. The state is not locked.
+    fn given(&mut self) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    /// Copies the parameters out. It waits for nobody, since the state may be locked: [`Self::given`] does.
     fn read(&mut self, out: &mut [f32]) -> Result<(), TaskError>;
 
     /// Goes on with another weight decay and another largest norm of a gradient, from the next step on.
@@ -53,7 +64,9 @@ pub trait Task: Send {
     }
 
     /// A round's contribution is handed over, and nobody waits for the task.
-    fn rest(&mut self) {}
+    fn rest(&mut self) -> Result<(), TaskError> {
+        Ok(())
+    }
 
     /// The node ends; `over` if the run does.
     fn end(&mut self, _over: bool) {}

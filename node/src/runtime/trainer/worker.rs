@@ -57,11 +57,20 @@ impl Worker {
         self.task.save(&self.store);
     }
 
+    /// Tells people that the task has lost what it trained with, in a job that may be left undone.
+    pub fn lost(&self, why: String) {
+        let _ = self.events.try_send(TrainerEvent::Lost { why });
+    }
+
     /// Waits until the task can be asked, as long as this generation of jobs lasts and the state is that of `base`.
     pub fn ready(&mut self, generation: u64, base: Digest) -> Ready {
         let (newest, state) = (self.generation.clone(), self.state.clone());
-        let goes_on = move || newest.load(Ordering::Acquire) == generation && state.head().base == base;
-        let ready = self.task.ready(&goes_on);
+        self.ready_while(&move || newest.load(Ordering::Acquire) == generation && state.head().base == base)
+    }
+
+    /// Waits until the task can be asked, as long as `goes_on` says so.
+    pub fn ready_while(&mut self, goes_on: &dyn Fn() -> bool) -> Ready {
+        let ready = self.task.ready(goes_on);
         if ready == Ready::Anew {
             // It is for watching alone.
             let _ = self.events.try_send(TrainerEvent::Came);
@@ -85,6 +94,7 @@ impl Worker {
         }
         self.task.load(&state.state.theta)?;
         drop(state);
+        self.task.taken()?;
         if let Some(samples) = job.validate {
             self.validate(job.round, samples)?;
         }
@@ -93,10 +103,17 @@ impl Worker {
 
     /// Validates the committed parameters, by which the end of a run is judged; false if there is nothing to tell.
     pub fn validate_head(&mut self, samples: usize) -> Result<bool, Trouble> {
-        let state = self.state.clone();
-        let state = state.read();
+        let shared = self.state.clone();
+        let state = shared.read();
+        let (record, base) = (&state.record, state.base);
+        let flying = record.next.members.iter().filter(|member| member.expected).count();
+        let (round, tokens) = (record.round, record.tokens);
+        // The parameters with which the next round would begin.
+        self.stand(round.saturating_add(1), base, tokens, flying);
         self.task.load(&state.state.theta)?;
-        self.validate(state.record.round, samples)
+        drop(state);
+        self.task.taken()?;
+        self.validate(round, samples)
     }
 
     fn validate(&mut self, round: u64, samples: usize) -> Result<bool, Trouble> {
