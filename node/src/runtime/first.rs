@@ -78,15 +78,12 @@ fn beginning(
     {
         return Ok(State::initial(theta, spec.sync.mode));
     }
-    let why = match &spec.task {
-        Some(_) => {
-            "this run begins with what a trainer brought, and the node ended before it was kept: remove this folder and \
-             start the run anew, or join a node of the run with --join or --bootstrap"
-        }
-        None => {
-            "this run begins from the weights of a trained model, and they are not in this folder: name the model with \
-             --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap"
-        }
+    let why = if spec.task.is_some() {
+        "this run begins with what a trainer brought, and the node ended before it was kept: remove this folder and \
+         start the run anew, or join a node of the run with --join or --bootstrap"
+    } else {
+        "this run begins from the weights of a trained model, and they are not in this folder: name the model with \
+         --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap"
     };
     Err(Failure::message(Code::Usage, why))
 }

@@ -52,8 +52,8 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec, PartitionSpec,
-    RunSpec, SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec,
+    PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::sample;
 use options::Options;

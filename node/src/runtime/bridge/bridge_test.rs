@@ -494,3 +494,6 @@ fn a_run_begins_with_what_the_first_trainer_brings() {
     fake.join().expect("it ends with the node's last ask");
     assert!(found(&door, wish, &|| false).is_err(), "nobody comes");
 }
+
+#[path = "abuse_test.rs"]
+mod abuse;

@@ -250,8 +250,9 @@ impl Task for External {
         Err(TaskError::Failed("a trainer gives no gradients: sync = \"every-step\" needs the built-in model".into()))
     }
 
-    fn evaluate(&mut self, _samples: usize) -> Result<Option<(f64, u64)>, TaskError> {
-        if !self.link()?.trainer.evaluates {
+    fn evaluate(&mut self, samples: usize) -> Result<Option<(f64, u64)>, TaskError> {
+        // The trainer knows how much it holds out; none is the node file's wish for no validation.
+        if samples == 0 || !self.link()?.trainer.evaluates {
             return Ok(None);
         }
         let round = self.place.round;

@@ -177,7 +177,7 @@ impl Course for Own {
             Ready::Anew => self.lose(),
             Ready::Unwanted => return Ok(TrainerEvent::WentAhead { ended: Instant::now() }),
         }
-        worker.stand(job.round, job.base, job.tokens, 0);
+        worker.stand(job.round, job.base, job.tokens, worker.flying());
         let same = |done: &Done| (done.round, done.base, done.lease) == (job.round, job.base, job.lease);
         if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
             return Ok(TrainerEvent::WentAhead { ended: Instant::now() });

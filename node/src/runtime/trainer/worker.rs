@@ -86,6 +86,11 @@ impl Worker {
         self.task.stand(&Place { round, base, tokens, progress, flying });
     }
 
+    /// Members that the head expects in the round after it.
+    pub fn flying(&self) -> usize {
+        self.state.head().record.next.members.iter().filter(|member| member.expected).count()
+    }
+
     /// Puts the head's parameters on the device, and validates them if that is due; false if the head has changed.
     pub fn load_head(&mut self, job: &Round) -> Result<bool, Trouble> {
         let state = self.state.read();
@@ -105,11 +110,9 @@ impl Worker {
     pub fn validate_head(&mut self, samples: usize) -> Result<bool, Trouble> {
         let shared = self.state.clone();
         let state = shared.read();
-        let (record, base) = (&state.record, state.base);
-        let flying = record.next.members.iter().filter(|member| member.expected).count();
-        let (round, tokens) = (record.round, record.tokens);
+        let (round, tokens, base) = (state.record.round, state.record.tokens, state.base);
         // The parameters with which the next round would begin.
-        self.stand(round.saturating_add(1), base, tokens, flying);
+        self.stand(round.saturating_add(1), base, tokens, self.flying());
         self.task.load(&state.state.theta)?;
         drop(state);
         self.task.taken()?;
