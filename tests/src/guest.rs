@@ -188,7 +188,7 @@ fn welcomed(stream: &UnixStream) -> anyhow::Result<(Option<File>, Value)> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
     let (first, others) = length.split_at_mut(1);
-    let got = recvmsg(stream, &mut [IoSliceMut::new(first)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(first)], &mut control, RecvFlags::empty())?;
     anyhow::ensure!(got.bytes == 1, "the node has closed");
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),

@@ -119,7 +119,7 @@ fn come(path: &Path, frames: &[Value]) -> Result<Fake, Value> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
     let (first, others) = length.split_at_mut(1);
-    recvmsg(&stream, &mut [IoSliceMut::new(first)], &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer");
+    recvmsg(&stream, &mut [IoSliceMut::new(first)], &mut control, RecvFlags::empty()).expect("an answer");
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,

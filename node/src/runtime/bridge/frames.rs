@@ -122,7 +122,7 @@ impl Frames {
 /// Whether the other side of a connection is still there.
 pub fn is_alive(stream: &UnixStream) -> bool {
     // Bytes that nobody has read yet hide the end from a reader, and nothing hides it from a writer of no bytes.
-    let sent = rustix::net::send(stream.as_fd(), &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    let sent = rustix::net::send(stream.as_fd(), &[], SendFlags::DONTWAIT);
     if sent.is_err_and(|e| !is_nothing(&io::Error::from(e))) {
         return false;
     }
