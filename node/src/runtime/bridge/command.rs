@@ -3,7 +3,7 @@
 
 use super::said::shown;
 use crate::exit::{Code, Failure};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -173,8 +173,10 @@ fn ended(mut child: Child, over: &AtomicBool) -> Option<String> {
     let mut asked: Option<Instant> = None;
     loop {
         match child.try_wait() {
-            Ok(Some(_)) if asked.is_some() => return None,
-            Ok(Some(status)) => return Some(status.to_string()),
+            Ok(Some(status)) => {
+                end_group(Pid::from_child(&child));
+                return asked.is_none().then(|| status.to_string());
+            }
             Ok(None) => {}
             Err(e) => return Some(starling_words::of(&e)),
         }
@@ -187,6 +189,20 @@ fn ended(mut child: Child, over: &AtomicBool) -> Option<String> {
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             }
             _ => {}
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Ends what a command has left when it ended, such as the workers of a launcher: they would hold the device, and the
+/// place of the trainer.
+fn end_group(group: Pid) {
+    let until = Instant::now() + ENDS;
+    let _ = kill_process_group(group, Signal::TERM);
+    while test_kill_process_group(group).is_ok() {
+        if Instant::now() >= until {
+            let _ = kill_process_group(group, Signal::KILL);
+            return;
         }
         std::thread::sleep(LOOK);
     }
@@ -228,6 +244,30 @@ mod tests {
         assert!(before.elapsed() < Duration::from_secs(30), "it does not wait for the command's own end");
         assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], &socket, || false).is_err());
         assert!(TrainerCommand::start(&[], &socket, || false).is_err());
+    }
+
+    #[test]
+    fn what_a_command_leaves_ends_before_it_is_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let told = folder.path().join("told");
+        let script = format!("sleep 600 & echo $! > '{0}.new' && mv '{0}.new' '{0}'; exit 3", told.display());
+        let command = ["sh", "-c", &script].map(str::to_owned);
+        let left = launched(&command, &folder.path().join("trainer.sock")).expect("there is a shell");
+        let group = Pid::from_child(&left);
+        assert!(ended(left, &AtomicBool::new(false)).is_some_and(|how| how.contains('3')));
+        let pid: i32 = std::fs::read_to_string(&told).expect("it ran").trim().parse().expect("a number");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // Whoever adopts it may take a while to bury it.
+        while runs(pid) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        assert!(!runs(pid), "{group:?}");
+    }
+
+    /// Whether a process is there, and is more than the mark of one that has ended.
+    fn runs(pid: i32) -> bool {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        state.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     }
 
     #[test]
