@@ -45,6 +45,15 @@ fn a_trainer_may_end_at_any_ask() {
 }
 
 #[test]
+fn a_second_node_does_not_take_the_door_of_the_first() {
+    let mut node = fellow();
+    let refused = Door::open(node.folder.path(), node.door.terms()).err().expect("it is taken").to_string();
+    assert!(refused.contains("another node waits for a trainer"), "{refused}");
+    assert!(!node.door.was_left());
+    node.goes_on();
+}
+
+#[test]
 fn a_trainer_that_says_nothing_is_let_go_and_told_why() {
     let mut node = fellow();
     let note = Arc::new(Note::default());

@@ -93,6 +93,12 @@ impl Door {
             .with_context(|| format!("cannot make the folder {}", terms.folder.display()))?;
         let sign = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf()).join(SOCKET);
         let (path, was_left) = (socket_path(&sign), std::fs::symlink_metadata(&sign).is_ok());
+        if UnixStream::connect(&path).is_ok() {
+            anyhow::bail!(
+                "another node waits for a trainer at {}: end it first, or give this one a folder of its own with --home",
+                path.display()
+            );
+        }
         for old in [&sign, &path] {
             let _ = std::fs::remove_file(old);
         }
