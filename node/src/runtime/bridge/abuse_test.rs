@@ -80,6 +80,30 @@ fn a_trainer_that_says_nothing_is_let_go_and_told_why() {
     node.goes_on();
 }
 
+#[test]
+fn a_trainer_that_talks_without_an_answer_is_as_late_as_a_silent_one() {
+    let mut node = fellow();
+    node.external = External::new(node.door.clone(), task(), (2, Duration::from_millis(200)), Arc::default());
+    let path = node.door.path().to_path_buf();
+    let fake = std::thread::spawn(move || {
+        let fake = joins(&path);
+        while let Some(ask) = hear(&fake.stream) {
+            if ask["ask"] != "step" {
+                say(&fake.stream, &answer(&ask));
+                continue;
+            }
+            let line = json!({"say": "log", "text": "still here"}).to_string();
+            let frame = [&(line.len() as u32).to_le_bytes()[..], line.as_bytes()].concat();
+            while (&fake.stream).write_all(&frame).is_ok() {}
+        }
+    });
+    assert_eq!(node.is_ready(), Ready::Anew);
+    let ended = node.round(1).expect_err("it does no step").to_string();
+    assert!(ended.contains("silent: no answer in time to step 0"), "{ended}");
+    fake.join().expect("the node ends the connection");
+    node.goes_on();
+}
+
 /// The memory is written, and asked to shrink, while the node reads and writes it.
 #[test]
 fn a_trainer_that_writes_at_random_harms_its_own_numbers_only() {

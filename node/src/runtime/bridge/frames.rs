@@ -93,7 +93,6 @@ impl Frames {
     /// Fills a buffer; the trainer may end the connection only before the first byte of a frame.
     fn fill(&mut self, buffer: &mut [u8], deadline: Instant, asked: &str, is_start: bool) -> Result<(), Broken> {
         let mut filled = 0;
-        let late = || Broken::from(Refusal::new(Reason::Silent, format!("no answer in time to {asked}")));
         while filled < buffer.len() {
             let Some(rest) = buffer.get_mut(filled..) else { break };
             match self.stream.read(rest) {
@@ -107,16 +106,21 @@ impl Frames {
                     filled += read;
                     // A trainer that sends a byte at a time is as late as a silent one.
                     if filled < buffer.len() && Instant::now() >= deadline {
-                        return Err(late());
+                        return Err(late(asked).into());
                     }
                 }
                 Err(e) if is_nothing(&e) && Instant::now() < deadline => {}
-                Err(e) if is_nothing(&e) => return Err(late()),
+                Err(e) if is_nothing(&e) => return Err(late(asked).into()),
                 Err(e) => return Err(Broken::Ended(starling_words::of(&e))),
             }
         }
         Ok(())
     }
+}
+
+/// The end of a connection whose trainer has not done in time what it was asked.
+pub fn late(asked: &str) -> Refusal {
+    Refusal::new(Reason::Silent, format!("no answer in time to {asked}"))
 }
 
 /// Whether the other side of a connection is still there.

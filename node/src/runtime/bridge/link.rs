@@ -1,6 +1,6 @@
 //! A connection with one trainer: its welcome, and what it is asked (`docs/bridge.md`).
 
-use super::frames::{Frames, parsed};
+use super::frames::{Frames, late, parsed};
 use super::memory::Memory;
 use super::refusal::{Broken, Reason, Refusal};
 use super::said::{AnyHello, Ask, Asked, Hello, Refused, Said, Tensors, Trainer, VERSION, Welcome, shown};
@@ -150,12 +150,18 @@ impl Link {
                 return answered(said);
             }
             match (said.answer, say) {
-                (None, Some("alive")) => deadline = (Instant::now() + patience).min(began + ANSWERS_MAX),
+                (None, Some("alive")) => {
+                    deadline = (Instant::now() + patience).min(began + ANSWERS_MAX.max(patience));
+                }
                 (None, Some("log")) => tracing::info!("trainer: {}", shown(said.text.as_deref().unwrap_or_default())),
                 _ => {
                     let why = format!("it said something else than an answer to {words}");
                     return Err(Refusal::new(Reason::OutOfTurn, why).into());
                 }
+            }
+            // One that talks without end does not answer, either.
+            if Instant::now() >= deadline {
+                return Err(late(&words).into());
             }
         }
     }
@@ -213,6 +219,9 @@ fn greeted(frames: &mut Frames) -> Result<Trainer, Broken> {
         }
         for tensor in more.tensors {
             tensors.push(tensor.tensor(tensors.len())?);
+        }
+        if Instant::now() >= deadline {
+            return Err(late("hello: tensors").into());
         }
     }
     Ok(hello.with(tensors)?)

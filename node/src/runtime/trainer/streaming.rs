@@ -6,7 +6,7 @@
 
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
 use super::rounds::{Course, subtract_from};
-use super::task::{Ready, StepAt, Task, Trouble};
+use super::task::{Ready, StepAt, Task, TaskError, Trouble};
 use super::worker::{Steps, Worker};
 use starling_protocol::Digest;
 use starling_protocol::record::Span;
@@ -191,8 +191,11 @@ impl Course for Own {
             // The round itself handles a missing shard or a loss that is not finite, once it begins.
             worker.samples_of_step(&mut order, job.lease.start + steps.samples, &mut samples);
             let (step, lr) = (steps.steps, worker.rate(&inner, job.round, steps.steps, job.tokens));
-            let Ok(learned) = worker.task.step(&samples, StepAt { step, lr }) else { break };
-            steps.take(&learned, unit);
+            match worker.task.step(&samples, StepAt { step, lr }) {
+                Ok(learned) => steps.take(&learned, unit),
+                Err(TaskError::Gone(why)) => return Err(Trouble::Gone(why)),
+                Err(_) => break,
+            }
         }
         steps.seconds = began.elapsed().as_secs_f64();
         if steps.steps > 0 {

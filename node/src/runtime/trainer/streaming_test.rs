@@ -1,4 +1,4 @@
-use super::super::task::{Learned, TaskError};
+use super::super::task::Learned;
 use super::super::worker::Setting;
 use super::*;
 use crate::reduce::FragmentFeedback;
