@@ -95,7 +95,7 @@ impl Door {
         let (path, was_left) = (socket_path(&sign), std::fs::symlink_metadata(&sign).is_ok());
         if UnixStream::connect(&path).is_ok() {
             anyhow::bail!(
-                "another node waits for a trainer at {}: end it first, or give this one a folder of its own with --home",
+                "another node waits for a trainer at {}: end it, or give this one a folder of its own with --home",
                 path.display()
             );
         }
