@@ -81,8 +81,10 @@ impl Driver {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(loss, nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
-                // Text that is learned by heart raises it, too, so this is only told.
-                if let Some(why) = self.gauges.losses.validated(loss) {
+                // Text that is learned by heart raises it, too, so this is only told. The losses of another task may be
+                // below zero, and tell no stranger whether they are good.
+                let rises = if self.spec.task.is_none() { self.gauges.losses.validated(loss) } else { None };
+                if let Some(why) = rises {
                     self.show(Event::Diverges { round, why });
                 }
                 Ok(())
