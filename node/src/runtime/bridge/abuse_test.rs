@@ -54,6 +54,17 @@ fn a_second_node_does_not_take_the_door_of_the_first() {
 }
 
 #[test]
+fn what_was_saved_outlives_a_node_that_is_killed_while_it_is_replaced() {
+    let Node { door, external, folder } = fellow();
+    let terms = door.terms();
+    drop((door, external));
+    std::fs::create_dir_all(terms.former()).expect("a folder");
+    let door = Door::open(folder.path(), terms.clone()).expect("the other one is shut");
+    let fake = joins(door.path());
+    assert_eq!(fake.welcome["saved"], terms.saved().to_string_lossy().into_owned());
+}
+
+#[test]
 fn a_trainer_that_says_nothing_is_let_go_and_told_why() {
     let mut node = fellow();
     let note = Arc::new(Note::default());

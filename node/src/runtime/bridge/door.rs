@@ -91,6 +91,10 @@ impl Door {
     pub fn open(home: &Path, terms: Terms) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&terms.folder)
             .with_context(|| format!("cannot make the folder {}", terms.folder.display()))?;
+        // A node that was killed between the two steps of a replacement has left what was saved before.
+        if !terms.saved().exists() {
+            let _ = std::fs::rename(terms.former(), terms.saved());
+        }
         let sign = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf()).join(SOCKET);
         let (path, was_left) = (socket_path(&sign), std::fs::symlink_metadata(&sign).is_ok());
         if UnixStream::connect(&path).is_ok() {

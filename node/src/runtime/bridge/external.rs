@@ -123,14 +123,14 @@ impl External {
             return Ok(());
         }
         let terms = self.door.terms();
-        let (folder, new) = (terms.saved(), terms.folder.join("new"));
+        let (folder, former, new) = (terms.saved(), terms.former(), terms.folder.join("new"));
         if let Err(e) = emptied(&new) {
             tracing::warn!("the trainer's private state is not saved: {}", starling_words::of(&e));
             return Ok(());
         }
         let path = new.to_string_lossy().into_owned();
         self.ask(&Ask::Save { folder: &path }, patience)?;
-        if let Err(e) = replaced(&new, &folder) {
+        if let Err(e) = replaced(&new, &folder, &former) {
             tracing::warn!("the trainer's private state is not kept: {}", starling_words::of(&e));
         }
         Ok(())
@@ -305,14 +305,13 @@ fn emptied(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
-/// Puts a folder into the place of another one.
-fn replaced(new: &Path, folder: &Path) -> io::Result<()> {
-    let old = folder.with_extension("old");
+/// Puts a folder into the place of another one, which is the former one meanwhile.
+fn replaced(new: &Path, folder: &Path, former: &Path) -> io::Result<()> {
     if folder.exists() {
-        let _ = fs::remove_dir_all(&old);
-        fs::rename(folder, &old)?;
+        let _ = fs::remove_dir_all(former);
+        fs::rename(folder, former)?;
     }
     fs::rename(new, folder)?;
-    let _ = fs::remove_dir_all(&old);
+    let _ = fs::remove_dir_all(former);
     Ok(())
 }

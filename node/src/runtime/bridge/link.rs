@@ -52,6 +52,11 @@ impl Terms {
     pub fn saved(&self) -> PathBuf {
         self.folder.join("saved")
     }
+
+    /// The folder of what was saved before, while the last `save` takes its place.
+    pub fn former(&self) -> PathBuf {
+        self.folder.join("former")
+    }
 }
 
 /// A trainer that was welcome.
