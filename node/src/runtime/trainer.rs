@@ -7,8 +7,8 @@ use gradient::Gradients;
 use rounds::{Course, Rounds};
 use starling_protocol::run::{SyncMode, SyncSpec};
 use starling_store::Store;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use streaming::Own;
@@ -50,6 +50,8 @@ pub struct TrainerHandle {
     pub events: mpsc::Receiver<TrainerEvent>,
     generation: Arc<AtomicU64>,
     cut: Arc<AtomicU64>,
+    /// The time since which the node ends.
+    leaving: Arc<OnceLock<Instant>>,
     /// Ends when `jobs` is dropped, after the state at hand is saved.
     pub thread: Option<JoinHandle<()>>,
 }
@@ -57,7 +59,7 @@ pub struct TrainerHandle {
 impl TrainerHandle {
     /// Starts the thread, which owns `task` from now on.
     pub fn start(
-        task: Box<dyn Task>,
+        mut task: Box<dyn Task>,
         mut course: Box<dyn Course>,
         setting: Setting,
         state: Arc<SharedState>,
@@ -67,6 +69,8 @@ impl TrainerHandle {
         let (event_queue, events) = mpsc::channel(EVENTS_MAX);
         let generation = Arc::new(AtomicU64::new(0));
         let cut = Arc::new(AtomicU64::new(0));
+        let leaving = Arc::new(OnceLock::new());
+        task.watch(leaving.clone());
         let mut worker = Worker {
             task,
             reached: 0,
@@ -90,15 +94,15 @@ impl TrainerHandle {
             }
             worker.end();
         })?;
-        Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
+        Ok(Self { jobs, events, generation, cut, leaving, thread: Some(thread) })
     }
 
     /// A handle without a thread, and the queue of its jobs.
     #[cfg(test)]
     pub fn of_nobody() -> (Self, mpsc::Receiver<Job>) {
         let ((jobs, queue), (_, events)) = (mpsc::channel(JOBS_MAX), mpsc::channel(EVENTS_MAX));
-        let (generation, cut) = (Arc::default(), Arc::default());
-        (Self { jobs, events, generation, cut, thread: None }, queue)
+        let (generation, cut, leaving) = (Arc::default(), Arc::default(), Arc::default());
+        (Self { jobs, events, generation, cut, leaving, thread: None }, queue)
     }
 
     /// Stops the round that runs, and returns the next generation.
@@ -106,9 +110,21 @@ impl TrainerHandle {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// Says that the node ends, so that the thread waits for nobody for long.
+    pub fn leave(&self) {
+        // The first time counts.
+        let _ = self.leaving.set(Instant::now());
+    }
+
     /// Ends the newest round after the step under way, or after its first if none is done.
     pub fn cut_short(&self) {
         self.cut.store(self.generation.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+impl Drop for TrainerHandle {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Trainers that end at any moment, say nothing, or write where they have nothing to write.
 
 use super::*;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An answer to whatever was asked: a trainer need not know what a node ignores.
@@ -89,6 +90,28 @@ fn a_trainer_that_says_nothing_is_let_go_and_told_why() {
     let told = fake.join().expect("the node ends the connection");
     assert_eq!((&told["refused"], &told["passing"]), (&json!("silent"), &json!(true)));
     node.goes_on();
+}
+
+#[test]
+fn a_node_that_ends_waits_for_no_long_step() {
+    let mut node = fellow();
+    let leaving = Arc::new(OnceLock::new());
+    node.external.watch(leaving.clone());
+    let path = node.door.path().to_path_buf();
+    let fake = std::thread::spawn(move || {
+        let fake = joins(&path);
+        while let Some(ask) = hear(&fake.stream) {
+            if ask["ask"] != "step" {
+                say(&fake.stream, &answer(&ask));
+            }
+        }
+    });
+    assert_eq!(node.is_ready(), Ready::Anew);
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(30)).expect("this machine is not that new");
+    leaving.set(long_ago).expect("once");
+    let ended = node.round(1).expect_err("it does no step").to_string();
+    assert!(ended.contains("this node ends"), "{ended}");
+    fake.join().expect("the node has closed the connection");
 }
 
 #[test]

@@ -13,12 +13,14 @@ use starling_store::Store;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Time for answers that need no training.
 const PROMPT: Duration = Duration::from_secs(120);
-/// Times for the trainer's last save, and for the answer to the last ask: the process waits 7 s for its threads.
+/// Time for which a node that ends still waits for what it has asked, then the times for the trainer's last save and for
+/// the answer to the last ask: the process waits 7 s for its threads.
+const LEAVES: Duration = Duration::from_secs(6);
 const LAST_SAVE: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Interval at which a wait for a trainer looks whether anybody wants it.
@@ -52,6 +54,8 @@ pub struct External {
     unsaved: u32,
     /// That no trainer is there has been said.
     told: bool,
+    /// The time since which the node ends.
+    leaving: Arc<OnceLock<Instant>>,
     /// The trainer's state, as people are told.
     note: Arc<Note>,
 }
@@ -71,6 +75,7 @@ impl External {
             left_out: 0,
             unsaved: 0,
             told: false,
+            leaving: Arc::default(),
             note,
         }
     }
@@ -82,7 +87,9 @@ impl External {
     fn ask(&mut self, ask: &Ask<'_>, patience: Duration) -> Result<Said, TaskError> {
         self.link()?;
         self.note.asked(ask.words());
-        let answer = self.link()?.ask(ask, patience);
+        let leaving = self.leaving.clone();
+        let is_over = move || leaving.get().is_some_and(|at| at.elapsed() >= LEAVES);
+        let answer = self.link()?.ask(ask, patience, &is_over);
         self.note.answered();
         answer.map_err(|broken| self.lost(&broken))
     }
@@ -140,6 +147,10 @@ impl External {
 impl Task for External {
     fn samples(&self) -> Option<u64> {
         Some(self.task.samples).filter(|samples| *samples > 0)
+    }
+
+    fn watch(&mut self, leaving: Arc<OnceLock<Instant>>) {
+        self.leaving = leaving;
     }
 
     fn ready(&mut self, goes_on: &dyn Fn() -> bool) -> Ready {
@@ -285,7 +296,7 @@ impl Task for External {
         };
         let waiting = self.link.take().or_else(|| self.door.take(Duration::ZERO));
         if let Some(mut link) = waiting {
-            let _ = link.ask(&Ask::End { why, text }, FAREWELL);
+            let _ = link.ask(&Ask::End { why, text }, FAREWELL, &|| false);
             self.door.end(link);
         }
     }

@@ -43,7 +43,7 @@ pub fn found(door: &Door, wish: Wish, goes_on: &dyn Fn() -> bool) -> Result<Foun
             }
             continue;
         };
-        match given(&mut link) {
+        match given(&mut link, goes_on) {
             Ok(theta) => {
                 let trainer = &link.trainer;
                 let task = ExternalSpec {
@@ -69,8 +69,8 @@ pub fn found(door: &Door, wish: Wish, goes_on: &dyn Fn() -> bool) -> Result<Foun
 }
 
 /// The trainer's first parameters.
-fn given(link: &mut Link) -> Result<Vec<f32>, Broken> {
-    link.ask(&Ask::Read {}, FIRST)?;
+fn given(link: &mut Link, goes_on: &dyn Fn() -> bool) -> Result<Vec<f32>, Broken> {
+    link.ask(&Ask::Read {}, FIRST, &|| !goes_on())?;
     let elements = usize::try_from(link.trainer.schema.elements()).unwrap_or(usize::MAX);
     let mut theta: Vec<f32> = Vec::new();
     if theta.try_reserve_exact(elements).is_err() {

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const GREETS: Duration = Duration::from_secs(10);
 /// The longest time from an ask to its answer, whatever signs of life come.
 const ANSWERS_MAX: Duration = Duration::from_secs(3600);
+/// Interval at which a wait for an answer looks whether anybody wants it.
+const LOOK: Duration = Duration::from_millis(100);
 /// Time after which a silence is told of; the next time after twice as long.
 const SILENCE_TOLD: Duration = Duration::from_secs(30);
 
@@ -122,10 +124,10 @@ impl Link {
         Some(format!("{name}: a parameter is infinite or not a number"))
     }
 
-    /// Asks, and waits for the answer as long as the trainer may take for it. After an error the connection is of no
-    /// more use, and the trainer knows why.
-    pub fn ask(&mut self, ask: &Ask<'_>, patience: Duration) -> Result<Said, Broken> {
-        match self.asked(ask, patience) {
+    /// Asks, and waits for the answer as long as the trainer may take for it, and until `is_over` says that nobody wants
+    /// it any more. After an error the connection is of no more use, and the trainer knows why.
+    pub fn ask(&mut self, ask: &Ask<'_>, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<Said, Broken> {
+        match self.asked(ask, patience, is_over) {
             Err(broken) => Err(told(&mut self.frames, broken)),
             answered => answered,
         }
@@ -136,18 +138,24 @@ impl Link {
         told(&mut self.frames, refusal.into())
     }
 
-    fn asked(&mut self, ask: &Ask<'_>, patience: Duration) -> Result<Said, Broken> {
+    fn asked(&mut self, ask: &Ask<'_>, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<Said, Broken> {
         let id = self.next;
         self.next += 1;
         self.frames.send(&Asked { id, ask })?;
         let (began, words) = (Instant::now(), ask.words());
         let (mut deadline, mut tell) = (began + patience, SILENCE_TOLD);
         loop {
-            let look = deadline.min(began + tell);
-            if !self.frames.has_come(look) && look < deadline {
-                tracing::warn!("the trainer has not answered for {} s: {words}", tell.as_secs());
-                tell *= 2;
-                continue;
+            if !self.frames.has_come(deadline.min(Instant::now() + LOOK)) {
+                if is_over() {
+                    return Err(Broken::Ended("this node ends, and waits no longer".into()));
+                }
+                if began.elapsed() >= tell {
+                    tracing::warn!("the trainer has not answered for {} s: {words}", tell.as_secs());
+                    tell *= 2;
+                }
+                if Instant::now() < deadline {
+                    continue;
+                }
             }
             let said: Said = self.frames.receive(deadline, &words)?;
             let say = said.say.as_deref();

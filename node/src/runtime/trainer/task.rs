@@ -3,11 +3,16 @@
 
 use starling_protocol::Digest;
 use starling_store::Store;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// A thing to learn, and the data from which the nodes of a run learn it. One thread owns it.
 pub trait Task: Send {
     /// Number of training samples; none if samples have no numbers, so that only their count means anything.
     fn samples(&self) -> Option<u64>;
+
+    /// Hears where it is told since when the node ends: then it waits for nobody for long.
+    fn watch(&mut self, _leaving: Arc<OnceLock<Instant>>) {}
 
     /// Waits until the task can be asked, as long as `goes_on` says that somebody wants it.
     fn ready(&mut self, _goes_on: &dyn Fn() -> bool) -> Ready {
