@@ -1,6 +1,6 @@
 """A trainer without PyTorch: a network of one hidden layer learns to tell points inside a ring from the others.
 
-    starling train --run run.toml -- python numpy_circles.py
+starling train --run run.toml -- python numpy_circles.py
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Your own training loop in a Starling run.
 
-`Flock` takes a PyTorch model; `Client` takes named arrays, of numpy, JAX or others. Both speak docs/bridge.md with a node on the same
-machine, which does the rest.
+`Flock` takes a PyTorch model; `Client` takes named arrays, of numpy, JAX or others. Both speak docs/bridge.md with a
+node on the same machine, which does the rest.
 """
 
 from .client import Client

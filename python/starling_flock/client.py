@@ -6,24 +6,20 @@ import numpy as np
 
 from .connection import Connection, socket_path
 from .errors import FlockError
-from .layout import LEARNED, MEAN, Tensor
+from .layout import LEARNED, MEAN, Tensor, digest_head
 from .loop import Loop
 
 DTYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
 def digest_of(arrays):
-    """SHA-256 of named arrays that are not trained (docs/bridge.md §3.4)."""
+    """SHA-256 of named arrays that are not trained (docs/bridge.md section 3.4)."""
     hasher = hashlib.sha256()
     for name in sorted(arrays, key=str.encode):
         array = np.ascontiguousarray(arrays[name])
         digest_head(hasher, name, DTYPES.get(array.dtype.name, array.dtype.name), array.shape)
         hasher.update(array.reshape(-1).view(np.uint8))
     return hasher.hexdigest()
-
-
-def digest_head(hasher, name, dtype, shape):
-    hasher.update(b"\0".join([name.encode(), dtype.encode(), "x".join(map(str, shape)).encode(), b""]))
 
 
 class Client(Loop):
@@ -35,25 +31,42 @@ class Client(Loop):
             loss = ...                         # one step with client.lr, in place
             client.step(loss)
 
-    Arrays of numpy are read and written in place. Arrays that cannot be written (JAX) have two functions: `load` takes a dictionary of
-    numpy arrays, and `read` returns one. `mean` names the arrays that are averaged as they are. `save` and `restore` take a folder for what
-    this trainer wants to find again. `frozen` holds the arrays that nobody trains; they must be the same in the whole run.
+    Arrays of numpy are read and written in place. For arrays that cannot be written (JAX) there are two functions:
+    `load` takes a dictionary of numpy arrays, and `read` returns one. `mean` names the arrays that are averaged as they
+    are. `save` and `restore` take a folder for what this trainer wants to find again. `frozen` holds the arrays that
+    nobody trains; they must be the same in the whole run.
     """
 
     def __init__(
-        self, arrays, samples, *, evaluate=None, load=None, read=None, save=None, restore=None, mean=(), frozen=None, weight=1,
-        node=None, stay=False,
+        self,
+        arrays,
+        samples,
+        *,
+        evaluate=None,
+        load=None,
+        read=None,
+        save=None,
+        restore=None,
+        mean=(),
+        frozen=None,
+        weight=1,
+        node=None,
+        stay=False,
     ):
         super().__init__(samples, evaluate, stay)
         self.arrays = dict(arrays)
         self._load_hook, self._read_hook, self._save_hook, self._restore_hook = load, read, save, restore
         if (load is None) != (read is None):
-            raise FlockError("load= and read= come together: the one gives the arrays to the model, the other takes them from it")
+            raise FlockError(
+                "load= and read= come together: the one gives the arrays to the model, the other takes them from it"
+            )
         tensors = []
         for name, array in self.arrays.items():
             dtype = np.asarray(array).dtype.name
             if dtype not in DTYPES:
-                raise FlockError(f"{name} is of type {dtype}, which no run averages: make it float32, float64, float16 or bfloat16")
+                raise FlockError(
+                    f"{name} is of type {dtype}, which no run averages: make it float32, float64, float16 or bfloat16"
+                )
             if load is None and not (isinstance(array, np.ndarray) and array.flags.writeable):
                 raise FlockError(f"{name} is no numpy array that can be written: give load= and read=")
             tensors.append(Tensor(name, np.shape(array), MEAN if name in mean else LEARNED, DTYPES[dtype]))
@@ -64,6 +77,8 @@ class Client(Loop):
             "evaluates": evaluate is not None,
             "saves": save is not None,
         }
+        # The statistics come after what is learned.
+        tensors.sort(key=lambda tensor: tensor.kind == MEAN)
         self._connection = Connection(socket_path(node), hello, tensors)
         self._dtypes = {name: np.asarray(array).dtype for name, array in self.arrays.items()}
         self._loaded = False
@@ -106,8 +121,8 @@ class Client(Loop):
 def offer(shared, trained, dtype, loaded):
     """Writes trained values to shared memory, which holds those that were loaded, if some were.
 
-    An array of fewer bits holds a rounded copy. The difference to that copy is offered, so that what rounding took away stays in the
-    vector, and a round without steps changes nothing.
+    An array of fewer bits holds a rounded copy. The difference to that copy is offered, so that what rounding took away
+    stays in the vector, and a round without steps changes nothing.
     """
     if loaded and dtype.itemsize < 4:
         shared += trained.astype(np.float32) - shared.astype(dtype).astype(np.float32)

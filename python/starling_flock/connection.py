@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import weakref
+from contextlib import suppress
 
 import numpy as np
 
@@ -45,8 +46,8 @@ def socket_path(node=None):
         path = os.environ.get(VARIABLE)
         if not path:
             raise FlockError(
-                "no node is named: start this script with `starling train --run run.toml -- python SCRIPT`, or give node= the "
-                "home of a node that runs with `--trainer wait`"
+                "no node is named: start this script with `starling train --run RUN.toml -- python SCRIPT`, or give "
+                "node= the home of a node that runs with `--trainer wait`"
             )
         return path
     path = os.path.expanduser(os.fspath(node))
@@ -98,7 +99,7 @@ class Memory:
 
 
 class Connection:
-    """A trainer's side of the bridge. `ask` gives the node's next ask, and comes back by itself when a node was gone."""
+    """A trainer's side of the bridge. It connects again by itself when the node was gone."""
 
     def __init__(self, path, hello, tensors):
         self.path, self.hello, self.tensors = path, hello, layout.checked(tensors)
@@ -145,10 +146,8 @@ class Connection:
         if self.wire is None or now - self.said < SAY_SECONDS:
             return
         self.said = now
-        try:
+        with suppress(NodeGone):
             self.wire.send({"say": what, **fields})
-        except NodeGone:
-            pass
 
     def close(self):
         if self.wire is not None:
@@ -176,20 +175,20 @@ class Connection:
         stream = connect(self.path)
         OPEN.add(stream)
         self.wire = Wire(stream)
-        try:
+        # A node that refuses may close before all is sent. Its reason can still be read.
+        with suppress(NodeGone):
             self.wire.send({"hello": VERSION, "program": PROGRAM, "tensors": len(self.tensors), **self.hello})
             for at in range(0, len(self.tensors), layout.FRAME_TENSORS):
                 self.wire.send({"tensors": [t.entry() for t in self.tensors[at : at + layout.FRAME_TENSORS]]})
-        except NodeGone:
-            # A node that refuses may close before all is sent. Its reason can still be read.
-            pass
         stream.settimeout(WELCOME_SECONDS)
         welcome = self.wire.receive()
         stream.settimeout(None)
         if "refused" in welcome:
             raise refusal(welcome)
         if welcome.get("welcome") != VERSION or len(self.wire.files) != 1:
-            raise FlockError("the node's greeting is not of version 1 of the bridge: use a starling-flock of the node's release")
+            raise FlockError(
+                "the node's greeting is not of version 1 of the bridge: use a starling-flock of the node's release"
+            )
         file = self.wire.files.pop()
         try:
             self.memory = Memory(file, field(welcome, "memory", dict), self.tensors)

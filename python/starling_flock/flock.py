@@ -26,22 +26,31 @@ class Flock(Loop):
             loss = ...; loss.backward(); optimizer.step(); optimizer.zero_grad()
             flock.step(loss)
 
-    `evaluate` returns a loss, or a loss and its weight. `optimizer` is one or a list; `state` is a list of further objects with
-    `state_dict` (GradScaler, schedulers). Both are private to this node, and come back after a restart. `local` has patterns of names whose
-    tensors stay with this node. `weight` is the largest weight of a sample. `node` is the home of a node that runs with `--trainer
-    wait`. With `stay` the script waits for the next start of a node that was ended.
+    `evaluate` returns a loss, or a loss and its weight. `optimizer` is one or a list; `state` is a list of further
+    objects with `state_dict` (GradScaler, schedulers). Both are private to this node, and come back after a restart.
+    `local` has patterns of names whose tensors stay with this node. `weight` is the largest weight of a sample. `node`
+    is the home of a node that runs with `--trainer wait`. With `stay` the script waits for the next start of a node
+    that was ended.
     """
 
-    def __init__(self, model, samples, *, optimizer=None, evaluate=None, state=(), local=(), weight=1, node=None, stay=False):
+    def __init__(
+        self, model, samples, *, optimizer=None, evaluate=None, state=(), local=(), weight=1, node=None, stay=False
+    ):
         super().__init__(samples, evaluate, stay)
         self.model = model
         self._spread = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if self._spread else (0, 1)
-        optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        optimizers = (
+            [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        )
         self._kept = optimizers + list(state)
         self._local, self._weight = tuple(local), weight
         self._path = socket_path(node) if self._rank == 0 else None
         self._tensors, self._loaded = None, False
+
+    def keep(self, kept):
+        """Adds an optimizer, or another object with `state_dict`, that was made after this one."""
+        self._kept.append(kept)
 
     def _link(self):
         # The model may have been moved or wrapped since this object was made.
@@ -50,7 +59,12 @@ class Flock(Loop):
         frozen = digest_of(self._tensors.frozen) if self._tensors.frozen else None
         connection = None
         if self._rank == 0:
-            hello = {"samples": self._samples, "weight": self._weight, "frozen": frozen, "evaluates": self.evaluate is not None}
+            hello = {
+                "samples": self._samples,
+                "weight": self._weight,
+                "frozen": frozen,
+                "evaluates": self.evaluate is not None,
+            }
             connection = Connection(self._path, {**hello, "saves": True}, specs)
         return ranks.Ranks(connection) if self._spread else connection
 
@@ -58,7 +72,9 @@ class Flock(Loop):
 
     def _share(self, samples):
         if samples % self._world:
-            raise FlockError(f"a step of {samples} samples cannot be shared by {self._world} processes: choose inner.batch a multiple")
+            raise FlockError(
+                f"a step of {samples} samples cannot be shared by {self._world} processes: choose a multiple in [inner]"
+            )
         return samples // self._world
 
     def _own(self, numbers):
@@ -132,7 +148,11 @@ class Flock(Loop):
 def random_states():
     """The state of all random numbers that a training script draws, in types that a file may hold."""
     numpy_state = np.random.get_state()
-    states = {"python": random.getstate(), "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]], "torch": torch.get_rng_state()}
+    states = {
+        "python": random.getstate(),
+        "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
+        "torch": torch.get_rng_state(),
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states

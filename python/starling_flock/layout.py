@@ -1,4 +1,4 @@
-"""The tensors of a run as `hello` names them, and their places in the memory (docs/bridge.md §3)."""
+"""The tensors of a run as `hello` names them, and their places in the memory (docs/bridge.md section 3)."""
 
 from dataclasses import dataclass
 from math import prod
@@ -35,14 +35,25 @@ class Tensor:
     def check(self):
         """Refuses what no node takes, by name."""
         if not 1 <= len(self.name) <= NAME_MAX or not all("!" <= c <= "~" for c in self.name):
-            raise FlockError(f"{self.name!r} is no name for a tensor: 1 to {NAME_MAX} letters, digits or signs of ASCII, no spaces")
+            raise FlockError(
+                f"{self.name!r} is no name for a tensor: 1 to {NAME_MAX} letters, digits or signs of ASCII, no spaces"
+            )
         if self.kind not in (LEARNED, MEAN) or self.dtype not in DTYPES:
-            raise FlockError(f"{self.name} is {self.kind} of type {self.dtype}: a run takes learned or mean of {', '.join(DTYPES)}")
+            raise FlockError(
+                f"{self.name} is {self.kind} of type {self.dtype}: a run takes learned or mean of {', '.join(DTYPES)}"
+            )
         if len(self.shape) > DIMENSIONS_MAX or not all(1 <= n <= DIMENSION_MAX for n in self.shape):
-            raise FlockError(f"{self.name} has the shape {list(self.shape)}: a run takes up to {DIMENSIONS_MAX} dimensions, none of them 0")
+            raise FlockError(
+                f"{self.name} has the shape {list(self.shape)}: a run takes {DIMENSIONS_MAX} dimensions, none of 0"
+            )
 
     def entry(self):
         return {"name": self.name, "shape": list(self.shape), "kind": self.kind, "dtype": self.dtype}
+
+
+def digest_head(hasher, name, dtype, shape):
+    """Hashes what stands before the values of a tensor that is not trained (section 3.4)."""
+    hasher.update(b"\0".join([name.encode(), dtype.encode(), "x".join(map(str, shape)).encode(), b""]))
 
 
 def checked(tensors):

@@ -44,8 +44,8 @@ class Sampler:
 class Loop:
     """A trainer without its tensors, which `Flock` and `Client` add.
 
-    It has no thread. The node asks only while the user's code is in one of these methods: `step` answers that a step is done,
-    and does what the node asks (load, read, validate, save) until the next step is to be done.
+    It has no thread. The node asks only while the user's code is in one of these methods: `step` answers that a step is
+    done, and does what the node asks (load, read, validate, save) until the next step is to be done.
     """
 
     def __init__(self, samples, evaluate=None, stay=False):
@@ -106,7 +106,7 @@ class Loop:
         return None if self._end is None else self._end.get("text", "")
 
     def draw(self, count):
-        """The numbers of the next `count` samples of the step at hand, for scripts that draw their batches at random."""
+        """The numbers of the next samples of the step at hand, for scripts that draw their batches at random."""
         if not self._await():
             raise FlockError("the run is over: end the loop when flock.flying is 0")
         self._take(count)
@@ -134,22 +134,28 @@ class Loop:
                 if self._lease is not lease and not self._free:
                     break
             if self._lease is lease and self._pending is not None and not self._private:
-                raise FlockError("the lease's samples are used up, and the node waits for a step: call flock.step after each step")
+                raise FlockError(
+                    "the lease's samples are used up, and the node waits for a step: call flock.step after each step"
+                )
 
     def step(self, loss, weight=None, samples=None):
         """Tells the node that a step is done, with its mean loss, and waits for the next. Returns whether there is one.
 
-        Call it once for each step of the optimizer, also for one that a GradScaler left out. `weight` is what the step counts, if
-        samples do not count alike; `samples` is how many it used, if the package cannot know.
+        Call it once for each step of the optimizer, also for one that a GradScaler left out. `weight` is what the step
+        counts, if samples do not count alike; `samples` is how many it used, if the package cannot know.
         """
         if self._end is not None:
             return False
         if self._pending is None:
-            raise FlockError("flock.step comes after a step that the node asked for: begin with flock.batches, flock.draw or flock.flying")
+            raise FlockError(
+                "the node has not asked for a step yet: begin the loop with flock.batches, flock.draw or flock.flying"
+            )
         unit = self._share(self._welcome["unit"])
         used = samples if samples is not None else self._drawn if self._counted else unit
         if used != unit:
-            text = f"this step used {used} samples; each step of the run uses {unit}: set the batch size, or the micro-batches of a step"
+            text = (
+                f"this step used {used} samples; each step of the run uses {unit}: set batch size or micro-batches so"
+            )
             self._linked.answer(error=text)
             self._linked.close()
             raise FlockError(text)
@@ -212,7 +218,9 @@ class Loop:
     def _await(self):
         """Does what the node asks until a step is to be done; false if the run is over."""
         if self._serving:
-            raise FlockError("the flock's samples are for training: evaluate= and the other functions must not draw or step")
+            raise FlockError(
+                "the flock's samples are for training: evaluate= and the other functions must not draw or step"
+            )
         if self._linked is None:
             self._linked = self._link()
         while self._pending is None and self._end is None:
@@ -229,7 +237,9 @@ class Loop:
         try:
             do = getattr(self, f"_do_{name}", None)
             if do is None:
-                raise FlockError(f"the node asks for {name!r}, which this package does not know: use one of the node's release")
+                raise FlockError(
+                    f"the node asks for {name!r}, which this package does not know: use one of the node's release"
+                )
             answer = do(ask)
         except BaseException as e:
             self._linked.answer(error=shortened(f"{type(e).__name__}: {e}"))
@@ -255,7 +265,8 @@ class Loop:
 
     def _do_load(self, ask):
         self._load_ask = ask
-        self._forget_lease()
+        if not ask.get("keep"):
+            self._forget_lease()
         self._load()
         return {}
 
@@ -313,7 +324,9 @@ class Loop:
     def _numbers(self):
         """The samples of the steps that are to be done."""
         if self._lease.numbers is None:
-            raise FlockError("this run's data are the node's own, and samples=0 says that they have no numbers: read them without the sampler")
+            raise FlockError(
+                "the data of this node have no numbers, as samples=0 says: read them without sampler and draw"
+            )
         return self._lease.rest()
 
     def _take(self, count):
@@ -321,8 +334,8 @@ class Loop:
         unit = self._lease.unit
         if self._drawn + count > unit:
             raise FlockError(
-                f"this step drew {self._drawn} samples and draws {count} more; each step of the run uses {unit}: call flock.step after "
-                f"each step, and draw that many for it"
+                f"this step drew {self._drawn} samples and draws {count} more; each step of the run uses {unit}: draw "
+                f"that many for it, and call flock.step after each step"
             )
         self._drawn += count
         self._counted = True

@@ -1,23 +1,23 @@
-"""The tensors of a PyTorch model that a run averages: their names, their kinds, and their way to and from shared memory.
+"""The tensors of a PyTorch model that a run averages: names, kinds, and their way to and from the shared memory.
 
-A tensor that is f32, contiguous and on the CPU lies in the shared memory itself. The others are copied at `load` and `read`.
+A tensor that is f32, contiguous and on the CPU lies in that memory itself. The others are copied at `load` and `read`.
 """
 
 import fnmatch
 import hashlib
 import re
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from .client import digest_head
 from .errors import FlockError
-from .layout import LEARNED, MEAN, Tensor
+from .layout import LEARNED, MEAN, Tensor, digest_head
 
 # Wrappers keep the user's module in an attribute of their own. These names are theirs alone.
-PRIVATE_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+PRIVATE_PARTS = ("_orig_mod", "_checkpoint_wrapped_module")
 # These wrappers call it `module`, as users may, too; so the wrapper's class decides.
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine")
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine")
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 HALVES = (torch.float16, torch.bfloat16)
@@ -54,8 +54,8 @@ class Held:
     def read(self, loaded):
         """Leaves the tensor's values in the shared memory, which holds those that were loaded, if some were.
 
-        A tensor of fewer bits holds a rounded copy. The difference to that copy is offered, so that what rounding took away stays
-        in the vector, and a round without steps changes nothing. A further read goes on from what this one left.
+        A tensor of fewer bits holds a rounded copy. The difference to that copy is offered, so that what rounding took
+        away stays in the vector, and a round without steps changes nothing.
         """
         tensor = self.get()
         whole = whole_of(tensor)
@@ -128,10 +128,17 @@ class Tensors:
         self.travel, self.frozen, self.local = [], {}, {}
         paths, names = wrapped(model), {}
 
+        if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+            raise FlockError(
+                "the model is spread by FullyShardedDataParallel, whose parameters have no names: use fully_shard"
+            )
+
         def add(name, tensor, kind, get):
             if tensor.dtype not in DTYPES:
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                raise FlockError(f"{name} is of type {dtype}, which no run averages: make it float32, or name it in local=")
+                raise FlockError(
+                    f"{name} is of type {dtype}, which no run averages: make it float32, or name it in local="
+                )
             if names.setdefault(name, tensor) is not tensor:
                 raise FlockError(f"two tensors are called {name} without their wrappers' prefixes: rename one of them")
             self.travel.append(Held(name, kind, get))
@@ -146,24 +153,31 @@ class Tensors:
             else:
                 self.frozen[name] = tensor
         if not self.travel:
-            raise FlockError("no parameter of the model requires a gradient, so there is nothing to train: set requires_grad")
+            raise FlockError(
+                "no parameter of the model requires a gradient, so there is nothing to train: set requires_grad"
+            )
         for path, module in model.named_modules():
             for key, tensor in module._buffers.items():
                 if tensor is None or key in module._non_persistent_buffers_set:
                     continue
                 name = plain_name(f"{path}.{key}" if path else key, paths)
                 # A device may replace a buffer's tensor, so that it is looked up each time.
-                get = lambda module=module, key=key: module._buffers[key]
+                get = partial(module._buffers.get, key)
                 kept = any(fnmatch.fnmatchcase(name, pattern) for pattern in local)
                 # Integers count something here. A buffer with infinities is a mask, which nobody changes.
-                if kept or not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()) or not tensor.numel():
+                if (
+                    kept
+                    or not tensor.is_floating_point()
+                    or not bool(torch.isfinite(tensor).all())
+                    or not tensor.numel()
+                ):
                     self.local[name] = get
                 else:
                     add(name, tensor, MEAN, get)
 
 
 def digest_of(tensors):
-    """SHA-256 of named tensors that are not trained (docs/bridge.md §3.4)."""
+    """SHA-256 of named tensors that are not trained (docs/bridge.md section 3.4)."""
     hasher = hashlib.sha256()
     for name in sorted(tensors, key=str.encode):
         tensor = whole_of(tensors[name]).contiguous().cpu()

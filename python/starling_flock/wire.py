@@ -29,7 +29,9 @@ class Wire:
     def send(self, message, file=None):
         text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > FRAME_MAX:
-            raise FlockError(f"a message of {len(text)} bytes is too long for a frame of {FRAME_MAX}: use fewer tensors or shorter names")
+            raise FlockError(
+                f"a message of {len(text)} bytes is too long, at most {FRAME_MAX}: use fewer tensors or shorter names"
+            )
         frame = struct.pack("<I", len(text)) + text
         try:
             if file is None:
@@ -43,7 +45,9 @@ class Wire:
     def receive(self):
         length = struct.unpack("<I", self._take(4))[0]
         if length > FRAME_MAX:
-            raise FlockError(f"the node sent a frame of {length} bytes, at most {FRAME_MAX}: it is not a node of this version")
+            raise FlockError(
+                f"the node sent a frame of {length} bytes, at most {FRAME_MAX}: it is not a node of this version"
+            )
         try:
             message = json.loads(self._take(length))
         except ValueError as e:

@@ -131,6 +131,8 @@ class Session:
                 assert entry["kind"] in ("learned", "mean") and entry["dtype"] in ("f32", "bf16", "f16", "f64")
             self.tensors += entries
         assert len(self.tensors) == hello["tensors"] <= 16384
+        kinds = [tensor["kind"] for tensor in self.tensors]
+        assert kinds == sorted(kinds) and kinds[0] == "learned", "what is learned comes first"
         assert len({t["name"] for t in self.tensors}) == len(self.tensors)
         self.elements = sum(int(np.prod(t["shape"], dtype=np.int64)) for t in self.tensors)
 
@@ -145,8 +147,17 @@ class Session:
         memory = {"bytes": first + 2 * area, "parameters": 0, "areas": self.areas, "area_samples": self.area_samples}
         founds = node.founded is None
         message = {
-            "welcome": 1, "run": "mock", "node": "a3" * 32, "founds": founds, "private": node.private, "unit": node.unit,
-            "steps": node.steps, "elements": self.elements, "saved": node.saved, "memory": memory, "later": "ignored",
+            "welcome": 1,
+            "run": "mock",
+            "node": "a3" * 32,
+            "founds": founds,
+            "private": node.private,
+            "unit": node.unit,
+            "steps": node.steps,
+            "elements": self.elements,
+            "saved": node.saved,
+            "memory": memory,
+            "later": "ignored",
         }
         self.send(message, [self.memory])
         if founds:
@@ -179,18 +190,20 @@ class Session:
                 raise Failed(message["error"])
             return message
 
-    def load(self, theta, round=1, tokens=0, progress=0.0, flying=1):
+    def load(self, theta, round=1, tokens=0, progress=0.0, flying=1, keep=False):
         theta = np.ascontiguousarray(theta, dtype="<f4")
         assert len(theta) == self.elements
         os.pwrite(self.memory, theta, 0)
-        self.ask("load", round=round, base="5c" * 32, tokens=tokens, progress=progress, flying=flying)
+        self.ask("load", round=round, base="5c" * 32, tokens=tokens, progress=progress, flying=flying, keep=keep)
 
     def lease(self, numbers, round=1, likely=False, area=0):
         numbers = np.asarray(numbers, dtype="<u8")
         assert len(numbers) <= self.area_samples
         if not self.node.private:
             os.pwrite(self.memory, numbers, self.areas[area])
-        self.ask("lease", round=round, samples=len(numbers), steps=len(numbers) // self.node.unit, area=area, likely=likely)
+        self.ask(
+            "lease", round=round, samples=len(numbers), steps=len(numbers) // self.node.unit, area=area, likely=likely
+        )
 
     def step(self, step, lr=0.1, tokens=0, progress=0.0):
         return self.stepped(self.ask("step", step=step, lr=lr, tokens=tokens, progress=progress))

@@ -9,8 +9,8 @@ import time
 import unittest
 
 import numpy as np
-
 from mock_node import Failed, Gone, Node, played
+
 from starling_flock import Client, FlockError, Refused
 from starling_flock.client import digest_of
 
@@ -72,6 +72,37 @@ class Rounds(unittest.TestCase):
                 client.step(1.0)
         self.assertEqual(drawn, [0, 4, 500, 600])
         self.assertEqual(rounds, [1, 1, 2, 3])
+
+    def test_a_load_within_a_round_keeps_the_lease(self):
+        def script(node):
+            session = node.welcome()
+            session.load(node.founded)
+            session.lease(np.arange(12))
+            session.step(0)
+            session.load(node.founded + 5, keep=True)
+            session.step(1)
+            np.testing.assert_array_equal(session.read(), node.founded + np.float32([6] * 6 + [5] * 2))
+            session.end()
+
+        held, drawn = arrays(), []
+        with played(script) as node:
+            client = Client(held, samples=100, node=node.home)
+            while client.flying:
+                drawn.append(int(client.draw(4)[0]))
+                held["w"] += 1
+                client.step(1.0)
+        self.assertEqual(drawn, [0, 4])
+
+    def test_statistics_come_last(self):
+        def script(node):
+            session = node.welcome()
+            self.assertEqual([(t["name"], t["kind"]) for t in session.tensors], [("w", "learned"), ("b", "mean")])
+            session.end()
+
+        held = {"b": np.ones(2, np.float32), "w": np.zeros(2, np.float32)}
+        with played(script) as node:
+            self.assertEqual(Client(held, samples=100, node=node.home, mean=["b"]).flying, 0)
+        np.testing.assert_array_equal(node.founded, [0, 0, 1, 1])
 
     def test_reads_between_steps_change_nothing(self):
         def script(node):
@@ -202,7 +233,11 @@ class Rounds(unittest.TestCase):
 
             with played(later) as node:
                 client = Client(
-                    arrays(), samples=10, node=node.home, save=save, restore=lambda f: restored.append(np.load(f + "/m.npy"))
+                    arrays(),
+                    samples=10,
+                    node=node.home,
+                    save=save,
+                    restore=lambda f: restored.append(np.load(f + "/m.npy")),
                 )
                 client.draw(4)
                 client.step(1.0)
@@ -396,7 +431,9 @@ time.sleep(30)
         self.addCleanup(node.close)
         environment = {**os.environ, "STARLING_TRAINER": node.path, "PYTHONPATH": os.pathsep.join(sys.path)}
         # Its own group, so that its child goes with it.
-        script = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        script = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, start_new_session=True
+        )
         self.addCleanup(script.stdout.close)
         self.addCleanup(os.killpg, script.pid, signal.SIGKILL)
         session = node.welcome()

@@ -10,7 +10,6 @@ import threading
 import unittest
 
 import numpy as np
-
 from mock_node import Node
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples")
@@ -125,7 +124,9 @@ class Flocks(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "trainer")
             source = os.path.join(EXAMPLES, "c", "trainer.c")
-            subprocess.run([compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, source], check=True)
+            subprocess.run(
+                [compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, source], check=True
+            )
             losses, validations, ends = self.fly([[program]] * 2, rounds=4, steps=40, unit=16, samples=4096, lr=0.1)
             self.assertLess(ends[0], 0.01 * validations[0])
             self.assertEqual(ends[0], ends[1])
@@ -137,7 +138,7 @@ class Flocks(unittest.TestCase):
         script = self.start(node, [program])
         session = node.accept()
         session.hear_hello()
-        session.refuse("taken", "another trainer says \"hello\"", passing=True)
+        session.refuse("taken", 'another trainer says "hello"', passing=True)
         _, error = script.communicate(timeout=60)
         self.assertEqual(script.returncode, 2)
         self.assertIn(b"another trainer", error)

@@ -8,7 +8,6 @@ import tempfile
 import unittest
 
 import numpy as np
-
 from mock_node import Node
 
 try:

@@ -3,8 +3,8 @@
  *     cc -O2 -o trainer trainer.c
  *     starling train --run run.toml -- ./trainer
  *
- * It learns the weights of a linear function of 16 numbers, by gradient descent. Sample n is made from n. When its node is gone
- * it ends, too: the node that comes next starts it again.
+ * It learns the weights of a linear function of 16 numbers, by gradient descent. Sample n is made from n. When its node
+ * is gone it ends, too: the node that comes next starts it again.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -53,9 +53,7 @@ static double number(const struct node *node, const char *key) {
     const char *at = value(node, key);
     if (at == NULL)
         fail("the node's message lacks a number");
-    if (*at == '[')
-        at++;
-    return strtod(at, NULL);
+    return strtod(at + (*at == '['), NULL); /* the first of a list */
 }
 
 static int is(const struct node *node, const char *key, const char *text) {
@@ -82,7 +80,7 @@ static void take(struct node *node, char *into, size_t count, int *file) {
     while (count > 0) {
         char control[CMSG_SPACE(sizeof(int))];
         struct iovec part = {into, count};
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        struct msghdr message = {NULL, 0, &part, 1, control, sizeof control, 0};
         ssize_t n = recvmsg(node->socket, &message, 0);
         if (n <= 0)
             fail("the node closed the connection: its log says why");
@@ -122,7 +120,8 @@ static void greet(struct node *node, const char *path) {
     snprintf(text, sizeof text, "{\"hello\": 1, \"program\": \"trainer.c 1\", \"tensors\": 2, \"samples\": %d, "
              "\"evaluates\": true, \"saves\": false}", SAMPLES);
     say(node, text);
-    snprintf(text, sizeof text, "{\"tensors\": [{\"name\": \"weight\", \"shape\": [%d], \"kind\": \"learned\", \"dtype\": \"f32\"}, "
+    snprintf(text, sizeof text, "{\"tensors\": ["
+             "{\"name\": \"weight\", \"shape\": [%d], \"kind\": \"learned\", \"dtype\": \"f32\"}, "
              "{\"name\": \"bias\", \"shape\": [1], \"kind\": \"learned\", \"dtype\": \"f32\"}]}", INPUTS);
     say(node, text);
     int file = hear(node);
@@ -151,7 +150,7 @@ static float sample(uint64_t n, float *x) {
     return y;
 }
 
-/* Mean loss over samples; adds the mean gradient if there is a place for it. Sample i is list[i], or i beyond the data. */
+/* Mean loss over samples; adds the mean gradient if there is a place for it. Without a list they are beyond the data. */
 static double loss(const float *w, const uint64_t *list, long long count, float *gradient) {
     double sum = 0;
     for (long long i = 0; i < count; i++) {
