@@ -93,7 +93,7 @@ class Memory:
     def lease(self, ask):
         """The sample numbers of a `lease`."""
         samples, area = field(ask, "samples", int), field(ask, "area", int)
-        if samples > self.area_samples or area not in (0, 1):
+        if not 0 <= samples <= self.area_samples or area not in (0, 1):
             raise FlockError(f"the node leases {samples} samples, more than fit: it is not a node of this version")
         return self.areas[area][:samples].astype(np.int64)
 

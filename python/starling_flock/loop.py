@@ -74,7 +74,7 @@ class Loop:
     @property
     def flying(self):
         """Members that take part in the round; 0 once the run is over. Waits for the first step."""
-        return self._glance(lambda: self._load_ask.get("flying", 1) if self._end is None else 0)
+        return self._glance(lambda: max(self._load_ask.get("flying", 1), 1) if self._end is None else 0)
 
     @property
     def lr(self):

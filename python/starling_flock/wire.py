@@ -8,6 +8,9 @@ import struct
 from .errors import FlockError, NodeGone
 
 FRAME_MAX = 1 << 20
+# Bytes that are read at a time; most frames are much shorter.
+PIECE = 4096
+ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def field(message, name, kind):
@@ -27,7 +30,7 @@ class Wire:
         self.rest = bytearray()
 
     def send(self, message, file=None):
-        text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+        text = ENCODER.encode(message).encode()
         if len(text) > FRAME_MAX:
             raise FlockError(
                 f"a message of {len(text)} bytes is too long, at most {FRAME_MAX}: use fewer tensors or shorter names"
@@ -50,7 +53,7 @@ class Wire:
             )
         try:
             message = json.loads(self._take(length))
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise FlockError("the node sent a frame that is not JSON: it is not a node of this version") from e
         if not isinstance(message, dict):
             raise FlockError("the node sent a frame that is no JSON object: it is not a node of this version")
@@ -59,7 +62,7 @@ class Wire:
     def _take(self, count):
         while len(self.rest) < count:
             try:
-                piece, control, _, _ = self.stream.recvmsg(65536, socket.CMSG_SPACE(4 * 4))
+                piece, control, _, _ = self.stream.recvmsg(PIECE, socket.CMSG_SPACE(4 * 4))
             except ConnectionResetError as e:
                 raise NodeGone("the node closed the connection: its log says why") from e
             for level, kind, data in control:

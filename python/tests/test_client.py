@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -355,6 +356,36 @@ class Refusals(unittest.TestCase):
             Client({"e": np.zeros(0, dtype=np.float32)}, samples=10, node="/nowhere")
         with self.assertRaisesRegex(FlockError, "'a b' is no name"):
             Client({"a b": np.zeros(1, dtype=np.float32)}, samples=10, node="/nowhere")
+
+    def test_a_node_that_talks_nonsense_is_told(self):
+        def frame(text):
+            return struct.pack("<I", len(text)) + text
+
+        nonsense = [
+            (struct.pack("<I", (1 << 20) + 1), "frame of 1048577 bytes"),
+            (frame(b"{"), "not JSON"),
+            (frame(b"\xff\xfe"), "not JSON"),
+            (frame(b"[1]"), "no JSON object"),
+            (frame(b'{"ask": "load"}'), "no id of the right type"),
+            (frame(b'{"ask": "lease", "id": 2, "samples": -1, "area": 0}'), "leases -1 samples"),
+            (frame(b'{"ask": "lease", "id": 2, "samples": 100000, "area": 0}'), "leases 100000 samples"),
+            (frame(b'{"ask": "lease", "id": 2, "samples": 4, "area": 2}'), "leases 4 samples"),
+            (frame(b'{"ask": "dance", "id": 2}'), "asks for 'dance'"),
+            (frame(b'{"ask": "step", "id": 2}'), "a step without a lease"),
+        ]
+        for text, why in nonsense:
+
+            def script(node, text=text):
+                session = node.welcome()
+                session.stream.sendall(text)
+                with self.assertRaises((Gone, Failed)):
+                    session.id = 2
+                    session.answered()
+
+            with self.subTest(why), played(script) as node:
+                client = Client(arrays(), samples=10, node=node.home)
+                with self.assertRaisesRegex(FlockError, why):
+                    client.draw(4)
 
     def test_a_node_of_another_version_is_told(self):
         def script(node):
