@@ -13,6 +13,7 @@ import numpy as np
 
 from . import layout
 from .errors import FlockError, NodeGone, Refused
+from .outlet import outlast
 from .wire import Wire, field
 
 log = logging.getLogger("starling_flock")
@@ -49,6 +50,7 @@ def socket_path(node=None):
                 "no node is named: start this script with `starling train --run RUN.toml -- python SCRIPT`, or give "
                 "node= the home of a node that runs with `--trainer wait`"
             )
+        outlast()
         return path
     path = os.path.expanduser(os.fspath(node))
     return os.path.join(path, SOCKET) if os.path.isdir(path) else path

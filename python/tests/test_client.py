@@ -479,6 +479,41 @@ time.sleep(30)
             session.answered()
         self.assertLess(time.monotonic() - began, 10)
 
+    def test_a_script_outlives_the_node_that_shows_its_lines(self):
+        code = """
+import sys
+import numpy as np
+from starling_flock import Client
+client = Client({"w": np.zeros(2, dtype=np.float32)}, samples=10)
+while client.flying:
+    print("drawn", client.draw(4)[0])
+    print("to both", file=sys.stderr)
+    client.step(1.0)
+"""
+        with tempfile.TemporaryDirectory() as home:
+            node = Node(home=home, unit=4)
+            environment = {**os.environ, "STARLING_TRAINER": node.path, "PYTHONPATH": os.pathsep.join(sys.path)}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            script = subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes)
+            self.addCleanup(lambda: (script.kill(), script.wait()))
+            session = node.welcome()
+            session.load(node.founded)
+            session.lease(np.arange(4))
+            session.begin("step", step=0, lr=0.1, tokens=0, progress=0.0)
+            # The line comes at once, though nobody has flushed it.
+            self.assertEqual(script.stdout.readline(), b"drawn 0\n")
+            self.assertEqual(script.stderr.readline(), b"to both\n")
+            script.stdout.close()
+            script.stderr.close()
+            node.close()
+            again = Node(home=home, unit=4)
+            self.addCleanup(again.close)
+            again.founded = node.founded
+            session = again.welcome()
+            session.round(again.founded, np.arange(8))
+            session.end()
+            self.assertEqual(script.wait(30), 0)
+
 
 class Digests(unittest.TestCase):
     def test_the_digest_of_frozen_arrays_is_that_of_the_page(self):

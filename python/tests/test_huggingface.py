@@ -92,6 +92,9 @@ class HuggingFace(unittest.TestCase):
         self.assertEqual([n for n in seen if n in want], want)
         self.assertEqual(trainer.state.global_step, 12)
         np.testing.assert_allclose(rates, [0.1] * 5 + [0.05] * 2 + [0.1 / 3] * 5)
+        x = np.arange(8, dtype=np.float32) / 500
+        first = np.mean((x * node.founded[0] + node.founded[1] + node.founded[2] - 2 * x) ** 2)
+        self.assertAlmostEqual(losses[0], float(first), places=4)
         self.assertLess(losses[-1], losses[0])
         self.assertLess(validations[-1], validations[0])
 

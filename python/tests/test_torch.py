@@ -204,6 +204,30 @@ class Ways(unittest.TestCase):
                     flock.step(1.0)
             self.assertEqual(model.weight.dtype, dtype)
 
+    def test_a_second_read_goes_on_from_the_first_also_in_the_middle_of_two_values(self):
+        for dtype, step in ((torch.bfloat16, 2**-7), (torch.float16, 2**-10)):
+            # What is loaded, and what is offered after a step, both round to the even one of two neighbours.
+            theta = np.full(8, 1 + step / 2, dtype=np.float32)
+
+            def script(node, theta=theta, step=step):
+                session = node.welcome()
+                session.load(theta)
+                session.lease(np.arange(8))
+                session.step(0)
+                first, second = session.read(), session.read()
+                np.testing.assert_array_equal(first, theta + np.float32(step))
+                np.testing.assert_array_equal(second, first)
+                session.end()
+
+            model = linear().to(dtype)
+            with played(script) as node:
+                flock = Flock(model, samples=100, node=node.home)
+                flock.draw(4)
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter += step
+                flock.step(1.0)
+
     def test_batch_norm_is_averaged_and_variances_are_not_negative(self):
         model = nn.Sequential(linear(), nn.BatchNorm1d(2))
 
