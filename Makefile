@@ -74,9 +74,9 @@ demo: build
 follower: build
 	@tests/scripts/follower.sh $(BIN) $(FOLLOWER) $(SEED)
 
-# The trainer's side of the bridge, beside a node for tests. Without Python and numpy it is skipped.
-python:
-	@tests/scripts/python.sh
+# The trainer's side of the bridge, beside a node for tests and beside real ones. Without Python and numpy it is skipped.
+python: build
+	@STARLING_BIN=$(BIN) tests/scripts/python.sh
 
 # Where no network can be emulated, on loopback.
 lab: build
