@@ -71,8 +71,8 @@ class Client(Loop):
                 raise FlockError(f"{name} is no numpy array that can be written: give load= and read=")
             tensors.append(Tensor(name, np.shape(array), MEAN if name in mean else LEARNED, DTYPES[dtype]))
         hello = {
-            "samples": samples,
-            "weight": weight,
+            "samples": int(samples),
+            "weight": int(weight),
             "frozen": digest_of(frozen) if frozen else None,
             "evaluates": evaluate is not None,
             "saves": save is not None,

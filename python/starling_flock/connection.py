@@ -29,6 +29,10 @@ WELCOME_SECONDS = 30.0
 TAKEN_SECONDS = 60.0
 SAY_SECONDS = 1.0
 
+# The connections of this process by their paths. A notebook that makes its trainer anew must not be refused for the one
+# that it had.
+LIVE = weakref.WeakValueDictionary()
+
 # The sockets of this process. A worker that it forks must not hold them: the node would not see this process end.
 OPEN = weakref.WeakSet()
 
@@ -107,6 +111,10 @@ class Connection:
         self.path, self.hello, self.tensors = path, hello, layout.checked(tensors)
         self.wire, self.memory, self.welcome = None, None, None
         self.id, self.said = None, 0.0
+        former = LIVE.get(path)
+        if former is not None:
+            former.close()
+        LIVE[path] = self
 
     def ask(self):
         """The next ask; the node's `welcome` first, whenever this connection is a new one."""

@@ -38,14 +38,11 @@ class Flock(Loop):
     ):
         super().__init__(samples, evaluate, stay)
         self.model = model
-        self._spread = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if self._spread else (0, 1)
-        optimizers = (
-            [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-        )
-        self._kept = optimizers + list(state)
+        self._spread, self._rank, self._world = False, 0, 1
+        optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+        self._kept = [kept for kept in [*optimizers, *state] if kept is not None]
         self._local, self._weight = tuple(local), weight
-        self._path = socket_path(node) if self._rank == 0 else None
+        self._path = socket_path(node)
         self._tensors, self._loaded = None, False
 
     def keep(self, kept):
@@ -53,15 +50,17 @@ class Flock(Loop):
         self._kept.append(kept)
 
     def _link(self):
-        # The model may have been moved or wrapped since this object was made.
+        # The model may have been moved or wrapped since this object was made, and other processes may have come.
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            self._spread, self._rank, self._world = True, dist.get_rank(), dist.get_world_size()
         self._tensors = Tensors(self.model, self._local)
         specs = checked([held.spec() for held in self._tensors.travel])
         frozen = digest_of(self._tensors.frozen) if self._tensors.frozen else None
         connection = None
         if self._rank == 0:
             hello = {
-                "samples": self._samples,
-                "weight": self._weight,
+                "samples": int(self._samples),
+                "weight": int(self._weight),
                 "frozen": frozen,
                 "evaluates": self.evaluate is not None,
             }

@@ -274,7 +274,8 @@ class Loop:
         if ask.get("likely"):
             self.likely = self._own(ask["numbers"]) if "numbers" in ask else None
             return {}
-        numbers = self._own(ask["numbers"]) if "numbers" in ask else self._own_numbers(self._share(ask["samples"]))
+        numbers = ask["numbers"] if "numbers" in ask else self._own_numbers(ask["samples"])
+        numbers = None if numbers is None else self._own(numbers)
         self._lease = Lease(numbers, self._share(self._welcome["unit"]))
         self.likely = None
         return {}

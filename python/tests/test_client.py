@@ -430,6 +430,21 @@ class Deaths(unittest.TestCase):
                 client.step(1.0)
         self.assertEqual(drawn, [0, 4, 80])
 
+    def test_a_trainer_that_is_made_anew_takes_the_place_of_the_former(self):
+        def script(node):
+            session = node.welcome()
+            session.load(node.founded)
+            session.lease(np.arange(4))
+            with self.assertRaises(Gone):
+                session.step(0)
+            session = node.welcome()
+            session.end()
+
+        with played(script) as node:
+            former = Client(arrays(), samples=np.int64(100), node=node.home)
+            former.draw(4)
+            self.assertEqual(Client(arrays(), samples=100, node=node.home).flying, 0)
+
     def test_a_socket_in_a_deep_folder_is_found(self):
         def script(node):
             node.welcome().end()

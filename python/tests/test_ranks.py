@@ -10,6 +10,8 @@ import unittest
 import numpy as np
 from mock_node import Node
 
+from starling_flock.loop import Loop
+
 try:
     import torch
     import torch.distributed as dist
@@ -77,6 +79,16 @@ class Ranks(unittest.TestCase):
         np.testing.assert_allclose(losses, want_losses, rtol=1e-5)
         np.testing.assert_allclose(theta, want, rtol=1e-5, atol=1e-6)
         self.assertEqual(sorted(os.listdir(os.path.join(folder.name, "saved"))), ["trainer-0.pt", "trainer-1.pt"])
+
+    def test_processes_share_what_one_node_reads(self):
+        loops = [Loop(samples=100) for _ in range(2)]
+        for rank, loop in enumerate(loops):
+            loop._welcome = {"unit": 4, "node": "ab" * 32}
+            loop._share = lambda samples: samples // 2
+            loop._own = lambda numbers, rank=rank: numbers.reshape(-1, 2, 2)[:, rank].reshape(-1)
+            loop._do_lease({"samples": 100})
+        drawn = [loop._numbers().tolist() for loop in loops]
+        self.assertEqual(sorted(drawn[0] + drawn[1]), list(range(100)))
 
     def test_processes_of_ddp_do_one_trainers_work(self):
         self.fly("ddp")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests the package of python/ beside a node for tests. Parts are skipped, with the reason, where PyTorch, Hugging Face's
-# packages or a C compiler are not installed; all of it where numpy is not.
-# STARLING_PYTHON is a Python that has them; without it python3 is taken. STARLING_BIN is the folder of the binaries; without
-# it the parts with real nodes are skipped. STARLING_KILLS says how often these kill a script.
+# Tests the package of python/ beside a node for tests, and beside real ones. Parts are skipped, with the reason, where
+# PyTorch, Hugging Face's packages or a C compiler are not installed; all of it where numpy is not.
+# STARLING_PYTHON is a Python that has them; without it python3 is taken. STARLING_BIN is the folder of the binaries;
+# without it the parts with real nodes are skipped. STARLING_KILLS says how often these kill a script.
 # usage: python.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../../python" && pwd)
