@@ -12,7 +12,7 @@ skip() {
     exit 0
 }
 command -v "$python" >/dev/null || skip "there is no $python"
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || skip "$python is older than 3.9"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "$python is older than 3.10"
 "$python" -c 'import numpy' 2>/dev/null || skip "$python lacks numpy"
 if [ -n "${STARLING_BIN:-}" ]; then
     STARLING_BIN=$(cd "$STARLING_BIN" && pwd)
