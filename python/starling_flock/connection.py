@@ -178,6 +178,9 @@ class Connection:
                 if not told and waited > 1:
                     log.warning("no node answers at %s (%s); trying on", self.path, e)
                     told = True
+            except BaseException:
+                self.close()
+                raise
             time.sleep(pause)
             pause = min(pause * 1.5, PAUSE_MAX)
 

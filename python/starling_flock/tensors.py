@@ -146,7 +146,7 @@ class Tensors:
         # Tied parameters come once, under the first of their names.
         for long_name, tensor in model.named_parameters():
             name = plain_name(long_name, paths)
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in local):
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in local) or not tensor.numel():
                 self.local[name] = lambda tensor=tensor: tensor
             elif tensor.requires_grad:
                 add(name, tensor, LEARNED, lambda tensor=tensor: tensor)
@@ -156,10 +156,12 @@ class Tensors:
             raise FlockError(
                 "no parameter of the model requires a gradient, so there is nothing to train: set requires_grad"
             )
+        seen = set()
         for path, module in model.named_modules():
             for key, tensor in module._buffers.items():
-                if tensor is None or key in module._non_persistent_buffers_set:
+                if tensor is None or key in module._non_persistent_buffers_set or id(tensor) in seen:
                     continue
+                seen.add(id(tensor))
                 name = plain_name(f"{path}.{key}" if path else key, paths)
                 # A device may replace a buffer's tensor, so that it is looked up each time.
                 get = partial(module._buffers.get, key)

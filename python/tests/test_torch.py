@@ -63,6 +63,8 @@ class Names(unittest.TestCase):
         model[0].bias.requires_grad_(False)
         model.register_buffer("mask", torch.full((2, 2), -math.inf))
         model.register_buffer("cache", torch.zeros(2), persistent=False)
+        model[0].register_buffer("again", model[1].running_mean)
+        model.nothing = nn.Parameter(torch.zeros(0))
         tensors = Tensors(model)
         kinds = {held.name: held.kind for held in tensors.travel}
         self.assertEqual(
@@ -71,15 +73,15 @@ class Names(unittest.TestCase):
                 "0.weight": "learned",
                 "1.weight": "learned",
                 "1.bias": "learned",
-                "1.running_mean": "mean",
+                "0.again": "mean",
                 "1.running_var": "mean",
             },
         )
         self.assertEqual(list(tensors.frozen), ["0.bias"])
-        self.assertEqual(sorted(tensors.local), ["1.num_batches_tracked", "mask"])
-        kept = Tensors(model, local=["*.running_*"])
+        self.assertEqual(sorted(tensors.local), ["1.num_batches_tracked", "mask", "nothing"])
+        kept = Tensors(model, local=["*.running_*", "*.again"])
         self.assertEqual([held.name for held in kept.travel], ["0.weight", "1.weight", "1.bias"])
-        self.assertIn("1.running_mean", kept.local)
+        self.assertIn("1.running_var", kept.local)
 
     def test_what_no_run_can_average_is_named(self):
         with self.assertRaisesRegex(FlockError, "weight is of type complex64"):
