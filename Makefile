@@ -38,11 +38,12 @@ ENGINE ?= ring
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
 	@echo "make follower  record short runs, verify them in Python, and flip bytes drawn from SEED=$(SEED); in FOLLOWER=$(FOLLOWER)"
+	@echo "make python  test the package for trainers of one's own; STARLING_PYTHON is a Python that has numpy, and PyTorch for all of it"
 	@echo "make lab     play SCENARIOS=$(SCENARIOS) on an emulated network; reports in LAB_OUT=$(LAB_OUT)"
 	@echo "make test    all tests"
 	@echo "make verify  read-only gate: format, lints, tests, docs"
@@ -73,6 +74,10 @@ demo: build
 follower: build
 	@tests/scripts/follower.sh $(BIN) $(FOLLOWER) $(SEED)
 
+# The trainer's side of the bridge, beside a node for tests and beside real ones. Without Python and numpy it is skipped.
+python: build
+	@STARLING_BIN=$(BIN) tests/scripts/python.sh
+
 # Where no network can be emulated, on loopback.
 lab: build
 	@$(BIN)/starling-lab run $(SCENARIOS) --quiet --out $(LAB_OUT) --or-plain
@@ -96,6 +101,7 @@ test: system-test
 		$(CARGO) test $(BUILD) --exclude starling-protocol --no-fail-fast && \
 		$(PROTOCOL) test $(PROTOCOL_TESTS) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory lab
 	@$(MAKE) --no-print-directory sim SEEDS=1000 MUTATIONS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3
