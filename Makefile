@@ -74,7 +74,7 @@ demo: build
 follower: build
 	@tests/scripts/follower.sh $(BIN) $(FOLLOWER) $(SEED)
 
-# The trainer's side of the bridge, beside a node for tests and beside real ones. Without Python and numpy it is skipped.
+# The trainer's side of the bridge, beside a node for tests and beside real ones. It is skipped without Python; numpy goes beside the builds.
 python: build
 	@STARLING_BIN=$(BIN) tests/scripts/python.sh
 

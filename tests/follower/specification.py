@@ -236,7 +236,8 @@ def fits_task(spec: RunSpec, task: Task) -> bool:
     """§2.8.7"""
     counts = 1 <= task.learned <= task.parameters <= 2**36 and task.samples <= 2**48 and task.weight >= 1
     lease = spec.sync.mode == ROUNDS and spec.inner.steps * spec.unit <= 2**22
-    return counts and lease and task.schema != ZERO and (spec.model, spec.data) == OF_TASK
+    named = task.schema != ZERO and spec.beginning is not None
+    return counts and lease and named and (spec.model, spec.data) == OF_TASK
 
 
 def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:

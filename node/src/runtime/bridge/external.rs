@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Time for answers that need no training.
 const PROMPT: Duration = Duration::from_secs(120);
-/// Time for which a node that ends still waits for what it has asked, then the times for the trainer's last save and for
-/// the answer to the last ask: the process waits 7 s for its threads.
+/// Time for which a node that ends still waits for what it has asked, then the times for the trainer's last save and
+/// for the answer to the last ask: the process waits 7 s for its threads.
 const LEAVES: Duration = Duration::from_secs(6);
 const LAST_SAVE: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(1);

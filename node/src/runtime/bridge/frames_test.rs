@@ -63,7 +63,7 @@ fn bytes_at_random_are_refused_and_nothing_else() {
         let mut bytes = (length as u32).to_le_bytes().to_vec();
         bytes.extend((0..length).map(|_| random()));
         // Half of them begin as JSON does.
-        if random() % 2 == 0 {
+        if random().is_multiple_of(2) {
             bytes[4] = b'{';
         }
         theirs.write_all(&bytes).expect("there is room");
@@ -81,7 +81,7 @@ fn a_frame_comes_as_it_was_sent() {
     assert_eq!(sent[..4], 21_u32.to_le_bytes());
     assert_eq!(&sent[4..], br#"{"ask":"read","id":1}"#.as_slice());
     assert!(!ours.has_come(Instant::now()), "nothing was answered");
-    theirs.write_all(&[&[13, 0, 0, 0][..], br#"{"answer": 1}"#].concat()).expect("there is room");
+    theirs.write_all(&[&[13u8, 0, 0, 0][..], br#"{"answer": 1}"#].concat()).expect("there is room");
     assert!(ours.has_come(Instant::now() + LONG) && is_alive(&ours.handle().expect("a handle")));
     let said = ours.receive::<Said>(Instant::now() + LONG, "read").expect("an answer");
     assert_eq!(said.answer, Some(1));

@@ -124,8 +124,8 @@ impl Link {
         Some(format!("{name}: a parameter is infinite or not a number"))
     }
 
-    /// Asks, and waits for the answer as long as the trainer may take for it, and until `is_over` says that nobody wants
-    /// it any more. After an error the connection is of no more use, and the trainer knows why.
+    /// Asks, and waits for the answer as long as the trainer may take for it, and until `is_over` says that nobody
+    /// wants it any more. After an error the connection is of no more use, and the trainer knows why.
     pub fn ask(&mut self, ask: &Ask<'_>, patience: Duration, is_over: &dyn Fn() -> bool) -> Result<Said, Broken> {
         match self.asked(ask, patience, is_over) {
             Err(broken) => Err(told(&mut self.frames, broken)),
