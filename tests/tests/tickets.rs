@@ -3,7 +3,8 @@
 use serde_json::Value;
 use starling_bootstrap::ticket::Ticket;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
-use starling_tests::process::Process;
+use starling_tests::process::{Process, run};
+use starling_tests::terminal::Terminal;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -82,9 +83,34 @@ fn ticket(flock: &Flock) -> (String, String) {
     }
 }
 
+/// Checks where the QR code of a ticket goes: below the ticket on a terminal that is wide enough, and into no pipe.
+fn assert_code_beside_ticket(flock: &Flock) {
+    let (program, home) = (flock.bin_dir.join("starling"), flock.home("inviter").to_string_lossy().into_owned());
+    let arguments = ["invite", "--qr", "--home", &home].map(String::from);
+    let is_code = |text: &str| ["█", "▀", "▄"].iter().all(|letter| text.contains(letter));
+    let piped = run(&program, &arguments, LIMIT).expect("it ends");
+    assert_eq!(piped.code, Some(0), "{}", piped.stderr);
+    let alone = piped.stdout.strip_suffix('\n').expect("a line");
+    assert_eq!(alone.parse::<Ticket>().expect("a ticket").to_string(), alone);
+    assert!(is_code(&piped.stderr) && !piped.stderr.contains('\x1b'), "{}", piped.stderr);
+    let on = |columns| {
+        let terminal = Terminal { term: "xterm-256color", columns, rows: 60 };
+        let (code, said) = terminal.run(&program, &arguments, LIMIT).expect("it ends");
+        assert_eq!(code, Some(0), "{said}");
+        let (ticket, below) = said.split_once("\r\n").expect("lines");
+        ticket.parse::<Ticket>().expect("the first line is a ticket");
+        below.to_owned()
+    };
+    let wide = on(100);
+    assert!(is_code(&wide) && wide.starts_with("\x1b[38;5;16;48;5;231m"), "{wide:?}");
+    let narrow = on(40);
+    assert!(!is_code(&narrow) && narrow.contains("columns, and this terminal has 40"), "{narrow:?}");
+}
+
 #[test]
 fn six_of_six_join_by_the_ticket_of_an_inviter_that_has_moved() {
     let mut bench = Bench::new();
+    assert_code_beside_ticket(&bench.flock);
     bench.inviter.kill();
     // Another process takes the port, and says nothing to those who come.
     let port: u16 = bench.address.split('/').nth(4).and_then(|port| port.parse().ok()).expect("a port");
