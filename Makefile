@@ -38,7 +38,7 @@ ENGINE ?= ring
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower python lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -50,6 +50,7 @@ help:
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
 	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab,"
+	@echo "             bench-checkpoint (what a checkpoint adds to a round, some five minutes),"
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
 	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
@@ -117,9 +118,9 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round
+bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round
 
-bench-codec bench-train bench-step bench-fetch: build
+bench-codec bench-train bench-step bench-fetch bench-checkpoint: build
 	@JSON=$(JSON) $(BIN)/$@
 
 # After deaths as well, and over limited links where namespaces can be made.

@@ -226,6 +226,9 @@ pub struct InviteArgs {
     /// The only node that it admits (64 hex digits; the same)
     #[arg(long, value_name = "ID")]
     pub holder: Option<String>,
+    /// Show the ticket as a QR code, too
+    #[arg(long)]
+    pub qr: bool,
 }
 
 #[derive(Debug, Args)]
