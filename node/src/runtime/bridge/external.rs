@@ -185,6 +185,7 @@ impl Task for External {
 
     fn taken(&mut self) -> Result<(), TaskError> {
         let Place { round, base, tokens, progress, flying } = self.place;
+        let flying = flying.max(1);
         let keep = self.leased;
         if !keep {
             self.weight = 0;

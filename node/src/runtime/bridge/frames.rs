@@ -4,6 +4,7 @@ use super::refusal::{Broken, Reason, Refusal};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -161,7 +162,29 @@ pub fn parsed<T: DeserializeOwned>(json: &[u8]) -> Result<T, Refusal> {
     if first != Some(&b'{') {
         return Err(Refusal::new(Reason::NotJson, "a frame holds no JSON object"));
     }
-    serde_json::from_slice(json).map_err(|e| Refusal::new(Reason::NotJson, e.to_string()))
+    serde_json::from_slice(json).map_err(|e| {
+        let field = field_before(json, &e).map(|field| format!("{field}: ")).unwrap_or_default();
+        Refusal::new(Reason::NotJson, format!("{field}{e}"))
+    })
+}
+
+/// The field whose value is of another type than it must be; none for other errors, such as that of a field which is
+/// missing and has its name in the error.
+fn field_before<'a>(json: &'a [u8], error: &serde_json::Error) -> Option<&'a str> {
+    if error.classify() != Category::Data || error.to_string().starts_with("missing field") {
+        return None;
+    }
+    // A frame may have several lines.
+    let before: usize = json.split(|byte| *byte == b'\n').take(error.line().checked_sub(1)?).map(|l| l.len() + 1).sum();
+    let mut rest = std::str::from_utf8(json.get(..before + error.column())?).ok()?;
+    loop {
+        let (left, _) = rest.rsplit_once(':')?;
+        let quoted = left.trim_end().strip_suffix('"');
+        if let Some((_, field)) = quoted.and_then(|quoted| quoted.rsplit_once('"')) {
+            return Some(field);
+        }
+        rest = left;
+    }
 }
 
 fn not_taken(error: &io::Error) -> Broken {

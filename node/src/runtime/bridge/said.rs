@@ -257,6 +257,21 @@ mod tests {
     }
 
     #[test]
+    fn a_field_of_another_type_is_named() {
+        for (field, bad) in [
+            ("answer", r#"{"answer": "one"}"#),
+            ("answer", r#"{"loss": null, "answer" : -1, "say": "a: b"}"#),
+            ("text", "{\"say\": \"a:b\",\n\"text\":\n[1]}"),
+        ] {
+            let why = parsed::<Said>(bad.as_bytes()).expect_err(bad).why;
+            assert!(why.starts_with(&format!("{field}: invalid ")), "{bad}: {why}");
+        }
+        let tensors = r#"{"tensors": [{"name": "w", "shape": [2], "kind": "local", "dtype": "f32"}]}"#;
+        let why = parsed::<Tensors>(tensors.as_bytes()).expect_err("no such kind").why;
+        assert!(why.starts_with("kind: no such kind of a tensor"), "{why}");
+    }
+
+    #[test]
     fn text_of_a_trainer_gives_no_orders() {
         assert_eq!(shown("a\u{1b}[2Jb\nc"), "a [2Jb c");
         assert_eq!(shown(&"ä".repeat(4096)).len(), TEXT_BYTES_MAX);
