@@ -18,7 +18,11 @@ use adamw::AdamW;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// Elements from `learned` on are of kind mean.
-    Nesterov { lr: f32, momentum: f32, learned: usize },
+    Nesterov {
+        lr: f32,
+        momentum: f32,
+        learned: usize,
+    },
     AdamW(AdamW),
 }
 

@@ -82,10 +82,10 @@ mod tests {
         let spec = RunSpec { task: Some(task.clone()), ..sample::spec() };
         assert_eq!((schema_of(&spec), initial(&spec)), (digest, vec![0.0; 7]));
         let named = shapes(&spec, Some(&schema));
-        assert_eq!(named.iter().map(|t| (t.name.as_str(), t.shape.clone())).collect::<Vec<_>>(), [
-            ("a", vec![2, 3]),
-            ("b", vec![])
-        ]);
+        assert_eq!(
+            named.iter().map(|t| (t.name.as_str(), t.shape.clone())).collect::<Vec<_>>(),
+            [("a", vec![2, 3]), ("b", vec![])]
+        );
         assert_eq!(shapes(&spec, None)[0].shape, [7]);
         let built_in = sample::spec();
         let elements: usize = shapes(&built_in, None).iter().filter_map(TensorShape::elements).sum();

@@ -78,7 +78,9 @@ pub struct TaskSchema {
 pub enum SchemaError {
     #[error("{count} tensors: there must be 1 to {TENSORS_MAX}")]
     Count { count: usize },
-    #[error("tensor {place}: its name must have 1 to {TENSOR_NAME_BYTES_MAX} printable ASCII characters without spaces")]
+    #[error(
+        "tensor {place}: its name must have 1 to {TENSOR_NAME_BYTES_MAX} printable ASCII characters without spaces"
+    )]
     Name { place: usize },
     #[error("{name}: two tensors have this name")]
     Twice { name: String },

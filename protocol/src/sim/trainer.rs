@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
-/// Of these the elements of kind mean, in a run with an external task: they begin inside a chunk.
+/// The last elements are of kind mean in a run with an external task: they begin inside a chunk.
 const MEANS: u64 = 40;
 /// Elements of a chunk here, at which fragments begin and end, too: whole chunks would be a million times the work.
 const PART: usize = 32;

@@ -277,7 +277,9 @@ impl Task for External {
     fn restore(&mut self, _store: &Store) {}
 
     fn save(&mut self, _store: &Store) {
-        if self.link.is_some() && let Err(e) = self.save_within(LAST_SAVE) {
+        if self.link.is_some()
+            && let Err(e) = self.save_within(LAST_SAVE)
+        {
             tracing::warn!("{e}");
         }
     }

@@ -80,9 +80,10 @@ impl Hello {
         let schema = TaskSchema { tensors };
         schema.check().map_err(|e| Refusal::new(Reason::Schema, e.to_string()))?;
         let weight = self.weight.unwrap_or(1);
-        let weight = u32::try_from(weight).ok().filter(|weight| *weight > 0).ok_or_else(|| {
-            Refusal::new(Reason::Weight, format!("weight: {weight}, a sample has 1 to {}", u32::MAX))
-        })?;
+        let weight = u32::try_from(weight)
+            .ok()
+            .filter(|weight| *weight > 0)
+            .ok_or_else(|| Refusal::new(Reason::Weight, format!("weight: {weight}, a sample has 1 to {}", u32::MAX)))?;
         let frozen = match &self.frozen {
             None => Digest::default(),
             Some(text) => Digest::from_hex(text)
