@@ -42,7 +42,7 @@ pub struct RunSpec {
     /// only there if it is (`run/bytes.rs`).
     #[serde(skip)]
     pub beginning: Option<Digest>,
-    /// What the nodes learn, if that is not the language model of `model`. Its bytes are only there if it is.
+    /// The task of the nodes, if it is not the language model of `model`. Its bytes are only there if it is.
     #[serde(skip)]
     pub task: Option<ExternalSpec>,
 }

@@ -201,7 +201,7 @@ impl Task for External {
 
     fn read(&mut self, out: &mut [f32]) -> Result<(), TaskError> {
         self.memory(|link| link.memory.read(out))?;
-        // What was copied is looked at, not what the trainer may still change.
+        // The copy is looked at: the trainer may still change its own.
         match self.link()?.not_finite(out) {
             None => Ok(()),
             Some(why) => Err(self.refuse(Reason::NotFinite, why)),
