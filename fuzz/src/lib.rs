@@ -4,6 +4,7 @@
 
 mod engine;
 mod memory;
+mod trainer;
 
 #[path = "../../protocol/tests/engine_edges/bench.rs"]
 #[allow(dead_code)]
@@ -17,6 +18,7 @@ mod nonsense;
 mod watch;
 
 pub use engine::engine;
+pub use trainer::{trainer, trainer_frame};
 
 use starling_protocol::message::Evidence;
 use starling_protocol::run::{Codec, TaskSchema};

@@ -57,6 +57,7 @@ fn seeds() {
     let header = "57530102020050000101010101010101020202020202020204000000000000000808080808080808010000000300000000\
                   80010000000000030000000500000011c5fd5f329716a0257fc319a00a0512";
     write(folder, "frame", "last", &HEXLOWER.decode(header.as_bytes()).expect("hex"));
+    trainers(folder);
     // Histories: any choices will do to begin with.
     for seed in 0..16u64 {
         let mut state = seed;
@@ -66,6 +67,40 @@ fn seeds() {
         });
         write(folder, "engine", &format!("history-{seed}"), &bytes.collect::<Vec<u8>>());
     }
+}
+
+/// What trainers say in the conversation of `docs/bridge.md` and beside it: each frame by itself, and in a connection.
+fn trainers(folder: &Path) {
+    const HELLO: &str = concat!(
+        r#"{"hello": 1, "program": "mine 1", "tensors": 1, "samples": 1000, "weight": 1, "frozen": null, "#,
+        r#""evaluates": true, "saves": false}"#
+    );
+    const TENSORS: &str = r#"{"tensors": [{"name": "w", "shape": [4], "kind": "learned", "dtype": "f32"}]}"#;
+    let mixed = concat!(
+        r#"{"tensors": [{"name": "m.w", "shape": [64, 2], "kind": "learned", "dtype": "bf16"}, "#,
+        r#"{"name": "m.var", "shape": [], "kind": "mean", "dtype": "f64"}]}"#
+    );
+    let hello_of_two = HELLO.replace("\"tensors\": 1", "\"tensors\": 2");
+    let step = r#"{"answer": 4, "loss": 0.5, "samples": 2, "weight": 2}"#;
+    let (alive, log) = (r#"{"say": "alive"}"#, r#"{"say": "log", "text": "epoch 3"}"#);
+    let failed = r#"{"answer": 1, "error": "CUDA out of memory"}"#;
+    let evaluated = r#"{"answer": 5, "loss": null, "weight": 5000}"#;
+    let (one, two, three) = (r#"{"answer": 1}"#, r#"{"answer": 2}"#, r#"{"answer": 3}"#);
+    let frames = [HELLO, TENSORS, mixed, &hello_of_two, step, alive, log, failed, evaluated, one];
+    for (number, frame) in frames.iter().enumerate() {
+        write(folder, "trainer_frame", &format!("page-{number}"), frame.as_bytes());
+    }
+    let told = |terms: [u8; 2], frames: &[&str]| {
+        let frames = frames.iter().map(|frame| [&(frame.len() as u32).to_le_bytes()[..], frame.as_bytes()].concat());
+        [&terms[..], &frames.collect::<Vec<_>>().concat()].concat()
+    };
+    let round = [HELLO, TENSORS, one, alive, two, three, log, step, evaluated];
+    for terms in 0..4u8 {
+        write(folder, "trainer", &format!("round-{terms}"), &told([terms, 5], &round));
+    }
+    write(folder, "trainer", "failed", &told([2, 2], &[HELLO, TENSORS, failed]));
+    write(folder, "trainer", "two-tensors", &told([0, 1], &[&hello_of_two, mixed, one]));
+    write(folder, "trainer", "out-of-turn", &told([2, 2], &[HELLO, TENSORS, two]));
 }
 
 libfuzzer_sys::fuzz_target!(

@@ -115,7 +115,9 @@ fn open(bytes: u64, _folder: &Path) -> io::Result<File> {
 
 #[cfg(not(target_os = "linux"))]
 fn open(bytes: u64, folder: &Path) -> io::Result<File> {
-    let path = folder.join(format!("memory-{}", rand::random::<u64>()));
+    let path = folder.join(format!("memory-{}", std::process::id()));
+    // A process with this number may have been killed before it took the name away.
+    let _ = std::fs::remove_file(&path);
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     file.set_len(bytes)?;
