@@ -316,7 +316,7 @@ pub enum CheckpointCommand {
         /// Checkpoint folder
         folder: PathBuf,
     },
-    /// Write the model as Hugging Face's Llama: weights, config.json and tokenizer
+    /// Write the model as Hugging Face's Llama (weights, config.json, tokenizer), or as its trainers have it
     Export {
         /// Checkpoint folder, or the folder of a node, running or not
         folder: PathBuf,

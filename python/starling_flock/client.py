@@ -34,7 +34,8 @@ class Client(Loop):
     Arrays of numpy are read and written in place. For arrays that cannot be written (JAX) there are two functions:
     `load` takes a dictionary of numpy arrays, and `read` returns one. `mean` names the arrays that are averaged as they
     are. `save` and `restore` take a folder for what this trainer wants to find again. `frozen` holds the arrays that
-    nobody trains; they must be the same in the whole run.
+    nobody trains; they must be the same in the whole run. `export` has small files by name (text or bytes) that go with
+    the model when it is exported.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Client(Loop):
         weight=1,
         node=None,
         stay=False,
+        export=None,
     ):
-        super().__init__(samples, evaluate, stay)
+        super().__init__(samples, evaluate, stay, export)
         self.arrays = dict(arrays)
         self._load_hook, self._read_hook, self._save_hook, self._restore_hook = load, read, save, restore
         if (load is None) != (read is None):

@@ -10,9 +10,10 @@ import torch.distributed as dist
 from . import ranks
 from .connection import Connection, socket_path
 from .errors import FlockError
+from .exports import files_of
 from .layout import checked
 from .loop import Loop, log
-from .tensors import HALVES, Tensors, digest_of
+from .tensors import HALVES, Tensors, bare, digest_of
 
 STATE = "trainer"
 
@@ -30,13 +31,24 @@ class Flock(Loop):
     objects with `state_dict` (GradScaler, schedulers). Both are private to this node, and come back after a restart.
     `local` has patterns of names whose tensors stay with this node. `weight` is the largest weight of a sample. `node`
     is the home of a node that runs with `--trainer wait`. With `stay` the script waits for the next start of a node
-    that was ended.
+    that was ended. `export` has small files by name (text or bytes) that go with the model when it is exported.
     """
 
     def __init__(
-        self, model, samples, *, optimizer=None, evaluate=None, state=(), local=(), weight=1, node=None, stay=False
+        self,
+        model,
+        samples,
+        *,
+        optimizer=None,
+        evaluate=None,
+        state=(),
+        local=(),
+        weight=1,
+        node=None,
+        stay=False,
+        export=None,
     ):
-        super().__init__(samples, evaluate, stay)
+        super().__init__(samples, evaluate, stay, export)
         self.model = model
         self._spread, self._rank, self._world = False, 0, 1
         optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
@@ -92,6 +104,9 @@ class Flock(Loop):
         for held in self._tensors.travel:
             held.place(arrays.get(held.name))
         self._loaded = False
+
+    def _files(self):
+        return files_of(bare(self.model), self._tensors.travel)
 
     def _load(self):
         for held in self._tensors.travel:

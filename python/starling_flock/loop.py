@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from .errors import FlockError, Refused
+from .exports import leave
 from .wire import field
 
 log = logging.getLogger("starling_flock")
@@ -48,8 +49,12 @@ class Loop:
     done, and does what the node asks (load, read, validate, save) until the next step is to be done.
     """
 
-    def __init__(self, samples, evaluate=None, stay=False):
+    def __init__(self, samples, evaluate=None, stay=False, export=None):
         self._samples = samples
+        # Files by name that go with the model.
+        self._export = dict(export or {})
+        # The number of this process, of those that are one trainer.
+        self._rank = 0
         self.evaluate = evaluate
         self.stay = stay
         self.sampler = Sampler(self)
@@ -198,6 +203,10 @@ class Loop:
         """Loss and weight of a step over all processes."""
         return float(loss), int(weight)
 
+    def _files(self):
+        """Files by name that go with an exported model, besides those that the user names."""
+        return {}
+
     # What the node asks.
 
     @property
@@ -256,6 +265,11 @@ class Loop:
         self._share(field(ask, "unit", int))
         self._forget_lease()
         self._place()
+        if ask.get("export") and self._rank == 0:
+            try:
+                leave(ask["export"], {**self._files(), **self._export})
+            except Exception as e:  # No training depends on an export.
+                log.warning("what goes with an exported model is not in %s: %s", ask["export"], e)
         if first and ask.get("saved"):
             try:
                 self._restore(ask["saved"])

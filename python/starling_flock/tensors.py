@@ -109,6 +109,17 @@ def wrapped(model):
     return paths
 
 
+def bare(model):
+    """The user's module without the wrappers around it."""
+    while True:
+        if type(model).__name__ in WRAPPERS and hasattr(model, "module"):
+            model = model.module
+        elif isinstance(getattr(model, PRIVATE_PARTS[0], None), torch.nn.Module):
+            model = getattr(model, PRIVATE_PARTS[0])
+        else:
+            return model
+
+
 def plain_name(name, paths):
     """A name without the parts that wrappers add to it."""
     parts = name.split(".")

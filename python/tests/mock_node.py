@@ -50,6 +50,8 @@ class Node:
         self.listener.listen(4)
         self.listener.settimeout(PATIENCE)
         self.founded, self.saved, self.session = None, None, None
+        self.export = os.path.join(self.home, "trainer", "export")
+        os.makedirs(self.export, exist_ok=True)
 
     def accept(self):
         """The next trainer, before its `hello` is answered."""
@@ -156,6 +158,7 @@ class Session:
             "steps": node.steps,
             "elements": self.elements,
             "saved": node.saved,
+            "export": node.export,
             "memory": memory,
             "later": "ignored",
         }

@@ -2,7 +2,10 @@
 
 import copy
 import gc
+import json
 import math
+import os
+import tempfile
 import unittest
 
 import numpy as np
@@ -13,7 +16,8 @@ try:
     from torch import nn
 
     from starling_flock import Flock, FlockError
-    from starling_flock.tensors import Tensors, digest_of
+    from starling_flock.exports import files_of
+    from starling_flock.tensors import Tensors, bare, digest_of
 except ImportError as e:
     raise unittest.SkipTest(f"PyTorch is not installed ({e})")
 
@@ -293,6 +297,30 @@ class Ways(unittest.TestCase):
             names(session), ["base_model.model.0.lora_A.default.weight", "base_model.model.0.lora_B.default.weight"]
         )
         self.assertIsNotNone(session.hello["frozen"])
+
+    def test_an_export_is_what_peft_saves(self):
+        try:
+            from peft import LoraConfig, get_peft_model
+            from safetensors.torch import load_file
+        except ImportError as e:
+            self.skipTest(f"peft is not installed ({e})")
+        inner = nn.Sequential(linear(), nn.ReLU(), nn.Linear(2, 2))
+        config = LoraConfig(target_modules=["0"], r=2, modules_to_save=["2"], use_dora=True)
+        model = get_peft_model(inner, config, adapter_name="mine")
+        travel = Tensors(model).travel
+        files = files_of(bare(torch.compile(model, backend="eager")), travel)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            folder = os.path.join(folder, "mine")
+            with open(os.path.join(folder, "adapter_config.json")) as file:
+                self.assertEqual(json.loads(files["adapter_config.json"]), json.load(file))
+            saved = load_file(os.path.join(folder, "adapter_model.safetensors"))
+        wishes = json.loads(files["export.json"])
+        exported = {wishes["names"].get(held.name, held.name): held.get().detach() for held in travel}
+        self.assertEqual(wishes["file"], "adapter_model.safetensors")
+        self.assertEqual(sorted(exported), sorted(saved))
+        for name, tensor in exported.items():
+            self.assertTrue(torch.equal(tensor, saved[name]), name)
 
 
 if __name__ == "__main__":

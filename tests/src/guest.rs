@@ -15,6 +15,8 @@ use std::time::Duration;
 pub const WEIGHTS: usize = 64;
 /// Training samples.
 pub const SAMPLES: u64 = 4096;
+/// The file that it leaves for exports.
+pub const CONFIG: &str = "{\"model_type\": \"line\"}\n";
 /// The longest frame.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
@@ -65,6 +67,8 @@ impl Line {
             Ok((None, refused)) => return Ok(refused_by(&refused)),
             Err(_) => return Ok(End::Lost),
         };
+        let export = welcome["export"].as_str().context("a folder for what goes with the model")?;
+        std::fs::write(Path::new(export).join("config.json"), CONFIG)?;
         let mut lease = Vec::new().into_iter();
         while let Some(ask) = hear(&stream) {
             if !ask["refused"].is_null() {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::guest::CONFIG;
 use starling_tests::process::{Process, run};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -87,6 +88,32 @@ fn three_nodes_with_trainers_of_their_own_share_a_state_and_outlive_a_trainer() 
         assert_eq!(audit.code, Some(0), "{name}: {}{}", audit.stdout, audit.stderr);
     }
     assert!(flock.home("founder").join("trainer/saved/seen").exists(), "its trainer has saved what it keeps");
+    is_exported(&flock, folder.path());
+}
+
+/// The model of a node at rest, and of a checkpoint of it, is there for other programs under the trainer's names.
+fn is_exported(flock: &Flock, folder: &Path) {
+    let starling = flock.bin_dir.join("starling");
+    let home = flock.home("founder").to_string_lossy().into_owned();
+    let now = run(&starling, &["checkpoint", "now", "--home", &home], LIMIT).expect("it ends");
+    assert_eq!(now.code, Some(0), "{}", now.stderr);
+    let after = now.stdout.split_once(": ").map_or("", |(_, path)| path.trim_end());
+    let checkpoint = after.trim_end_matches(" (it was there already)");
+    for (from, to) in [(home.as_str(), "of-home"), (checkpoint, "of-checkpoint")] {
+        let to = folder.join(to);
+        let exported = run(&starling, &["checkpoint", "export", from, "-o", &to.to_string_lossy()], LIMIT);
+        let exported = exported.expect("it ends");
+        assert_eq!(exported.code, Some(0), "{from}: {}", exported.stderr);
+        assert!(exported.stdout.contains("(model.safetensors, config.json)"), "{}", exported.stdout);
+        let tensors = starling_store::read_safetensors(&to.join("model.safetensors")).expect("it is whole");
+        let named: Vec<_> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())).collect();
+        assert_eq!(named, [("line.weight", [64].as_slice()), ("line.mean", [1].as_slice())]);
+        assert!(tensors[0].values.iter().any(|value| *value != 0.0));
+        assert_eq!(std::fs::read_to_string(to.join("config.json")).expect("it is there"), CONFIG);
+    }
+    let refused = run(&starling, &["generate", "--checkpoint", checkpoint], LIMIT).expect("it ends");
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`starling checkpoint export` writes it"), "{}", refused.stderr);
 }
 
 #[test]

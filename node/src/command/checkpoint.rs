@@ -5,7 +5,7 @@ use super::export::export;
 use super::trained::{Trained, WRITING, load, open, require_known_model};
 use crate::cli::CheckpointCommand;
 use crate::exit::{Code, Failure};
-use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, kept_schema, shapes, store_failure};
+use crate::runtime::{TOKENIZER_FILE, brought_files, checkpoints_folder, home_of, kept_schema, shapes, store_failure};
 use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use crate::watch::terminal;
 use starling_protocol::wire;
@@ -70,8 +70,14 @@ fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
     }
     let kept = spec.task.as_ref().and_then(|task| kept_schema(home, task));
     let tensors = shapes(&spec, kept.as_ref());
-    let tokenizer = std::fs::read(home.join(TOKENIZER_FILE)).ok();
-    let extras: Vec<_> = tokenizer.iter().map(|bytes| (TOKENIZER_FILE, bytes.as_slice())).collect();
+    let files = match &spec.task {
+        Some(task) => brought_files(home, task),
+        None => std::fs::read(home.join(TOKENIZER_FILE))
+            .map(|bytes| (TOKENIZER_FILE.to_owned(), bytes))
+            .into_iter()
+            .collect(),
+    };
+    let extras: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     let encoded = wire::encode_spec(&spec);
     let source =
         CheckpointSource { record: &record, spec: &encoded, schema, tensors: &tensors, state: &state, extras: &extras };

@@ -2,6 +2,7 @@
 
 mod at_rest;
 pub mod audit;
+mod brought;
 pub mod chain;
 pub mod change;
 pub mod checkpoint;

@@ -37,7 +37,7 @@ fn weights(folder: &Path) -> Result<Weights, Failure> {
     if exported::is_exported(folder) {
         return exported::weights(folder).map_err(of_flag);
     }
-    let trained = Trained::of_folder(folder).map_err(of_flag)?;
+    let trained = Trained::of_folder(folder).and_then(Trained::built_in).map_err(of_flag)?;
     trained.tell();
     Ok(trained.into_weights())
 }

@@ -1,11 +1,12 @@
 //! A trained model for the commands that use one: of a checkpoint, or of a node, running or not.
 
 use super::at_rest::open_at_rest;
+use super::brought::Brought;
 use crate::cli::ModelArgs;
 use crate::config::model_table::model_config;
 use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
-use crate::runtime::{TOKENIZER_FILE, Weights, checkpoints_folder, home_of, store_failure, stored};
+use crate::runtime::{TOKENIZER_FILE, Weights, brought_files, checkpoints_folder, home_of, store_failure, stored};
 use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use anyhow::Context;
 use starling_data::Tokenizer;
@@ -26,6 +27,8 @@ pub struct Trained {
     pub spec: RunSpec,
     pub record: Record,
     pub theta: Vec<f32>,
+    /// The names of its tensors and what else goes with it, if trainers have brought it.
+    pub brought: Option<Brought>,
     /// Where its tokenizer lies if the run has one of its own and left it there.
     beside: PathBuf,
     /// Where it comes from, for a person.
@@ -33,12 +36,13 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Finds the model that the flags name, and says which record it is of.
+    /// Finds the built-in model that the flags name, and says which record it is of.
     pub fn find(args: &ModelArgs) -> Result<Self, Failure> {
         let trained = match &args.checkpoint {
             Some(folder) => Self::of_folder(folder)?,
             None => Self::of_home(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
         };
+        let trained = trained.built_in()?;
         trained.tell();
         Ok(trained)
     }
@@ -49,9 +53,10 @@ impl Trained {
     }
 
     fn of_checkpoint(folder: &Path) -> Result<Self, Failure> {
-        let Checkpoint { record, spec, schema, state, .. } = open(folder)?;
+        let Checkpoint { record, spec, schema, state, extras, .. } = open(folder)?;
         let source = format!("the checkpoint {}", folder.display());
-        Self::of(spec, (record, schema), state.theta, (folder.join(TOKENIZER_FILE), source))
+        let brought = spec.task.as_ref().map(|task| Brought::of(task, extras, (None, &source))).transpose()?;
+        Self::of(spec, (record, schema), (state.theta, brought), (folder.join(TOKENIZER_FILE), source))
     }
 
     /// The newest state of a node that can be had. A running node writes a checkpoint of it; that of a node at rest is
@@ -75,18 +80,35 @@ impl Trained {
     fn at_rest(home: &Path) -> Result<Self, Failure> {
         let (LoadedState { record, schema, state, .. }, spec) = load(&open_at_rest(home)?)?;
         let source = format!("the disk of the node in {}", home.display());
-        Self::of(spec, (record, schema), state.theta, (home.join(TOKENIZER_FILE), source))
+        let of_task = |task| Brought::of(task, brought_files(home, task).into_iter().collect(), (Some(home), &source));
+        let brought = spec.task.as_ref().map(of_task).transpose()?;
+        Self::of(spec, (record, schema), (state.theta, brought), (home.join(TOKENIZER_FILE), source))
     }
 
-    /// Takes a model that this release builds.
+    /// Takes a model that this release builds, or that trainers have brought.
     fn of(
         spec: RunSpec,
         (record, schema): (Record, Digest),
-        theta: Vec<f32>,
+        (theta, brought): (Vec<f32>, Option<Brought>),
         (beside, source): (PathBuf, String),
     ) -> Result<Self, Failure> {
-        require_known_model(&spec, schema, &source)?;
-        Ok(Self { spec, record, theta, beside, source })
+        if brought.is_none() {
+            require_known_model(&spec, schema, &source)?;
+        }
+        Ok(Self { spec, record, theta, brought, beside, source })
+    }
+
+    /// Refuses a model that trainers have brought.
+    pub fn built_in(self) -> Result<Self, Failure> {
+        if self.brought.is_none() {
+            return Ok(self);
+        }
+        let why = format!(
+            "{} is of a run whose trainers bring the model (docs/bridge.md), which this program cannot compute: \
+             `starling checkpoint export` writes it for a program of yours",
+            self.source
+        );
+        Err(Failure::message(Code::ConfigMismatch, why))
     }
 
     /// Says on standard error what is used: standard output is for the result.
@@ -155,19 +177,22 @@ impl Trained {
         let theta = starling_kernels::initial_parameters(&model, 1);
         let schema = Digest(model.schema().digest());
         let place = (PathBuf::from("nowhere"), "a test".to_owned());
-        Self::of(spec, (sample_test::genesis().record, schema), theta, place).expect("it is of this release")
+        Self::of(spec, (sample_test::genesis().record, schema), (theta, None), place).expect("it is of this release")
+    }
+
+    /// A model that trainers have brought, with these numbers.
+    pub fn of_trainers(task: &starling_protocol::run::ExternalSpec, theta: Vec<f32>, brought: Brought) -> Self {
+        use crate::runtime::sample_test;
+
+        let spec = RunSpec { task: Some(task.clone()), ..sample_test::spec() };
+        let place = (PathBuf::from("nowhere"), "a test".to_owned());
+        let record = (sample_test::genesis().record, task.schema);
+        Self::of(spec, record, (theta, Some(brought)), place).expect("any model will do")
     }
 }
 
 /// Refuses a model that this release would build in another way.
 pub fn require_known_model(spec: &RunSpec, schema: Digest, source: &str) -> Result<(), Failure> {
-    if spec.task.is_some() {
-        let why = format!(
-            "{source} is of a run whose trainers bring the model (docs/bridge.md), and this program has no such model: \
-             its checkpoints hold the tensors by name, as safetensors"
-        );
-        return Err(Failure::message(Code::ConfigMismatch, why));
-    }
     if Digest(model_config(&spec.model).schema().digest()) == schema {
         return Ok(());
     }

@@ -22,5 +22,5 @@ pub use command::TrainerCommand;
 pub use door::Door;
 pub use external::External;
 pub use founding::{Founded, Wish, found};
-pub use link::{Terms, Wanted};
+pub use link::{EXPORTS, Terms, Wanted};
 pub use note::Note;

@@ -1,7 +1,7 @@
 //! The trainer that a node's user brings, from the node's start to its end: its socket, its command, and with a founder
 //! the first state of the run (`docs/bridge.md`).
 
-use super::bridge::{Door, External, Founded, Note, Terms, TrainerCommand, Wanted, Wish, found};
+use super::bridge::{Door, EXPORTS, External, Founded, Note, Terms, TrainerCommand, Wanted, Wish, found};
 use super::learned::keep_schema;
 use super::origin::Asked;
 use crate::cli::TrainArgs;
@@ -14,14 +14,14 @@ use starling_protocol::run::{ExternalSpec, RunSpec, TaskSchema};
 use starling_protocol::state::State;
 use starling_protocol::wire;
 use starling_store::Run;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time in which the trainer of a node that was killed comes to the next one: it tries every five seconds.
 const COMES_BACK: Duration = Duration::from_secs(6);
-/// Name of the folder of the trainer's private state, in the node's folder.
+/// Name of the folder of what the trainer keeps with the node, in the node's folder.
 const FOLDER: &str = "trainer";
 
 /// The trainer's side of a node. Its command ends when this is dropped.
@@ -133,6 +133,11 @@ async fn founded(
     keep_schema(home, &schema).context("cannot write the names of the run's tensors")?;
     let guest = Guest { door, schema, patience: node.trainer.patience(), note: Arc::default(), _command: command };
     Ok((guest, state))
+}
+
+/// The folder in which the trainer of the node leaves what goes with an exported model.
+pub fn exports_folder(home: &Path) -> PathBuf {
+    home.join(FOLDER).join(EXPORTS)
 }
 
 fn terms(home: &Path, (run, node): (&str, String), (unit, steps): (u64, u32), wanted: Wanted) -> Terms {

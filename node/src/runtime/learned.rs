@@ -8,8 +8,8 @@ use starling_store::TensorShape;
 use std::io;
 use std::path::Path;
 
-/// Name of the document in the node's folder.
-const SCHEMA_FILE: &str = "task.schema";
+/// Name of the document in the node's folder, and in checkpoints.
+pub const SCHEMA_FILE: &str = "task.schema";
 
 /// Digest of the tensors' names and shapes, as the state's root has it.
 pub fn schema_of(spec: &RunSpec) -> Digest {

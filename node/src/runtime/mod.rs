@@ -25,6 +25,7 @@ mod divergence;
 mod driver;
 mod ending;
 mod evidence;
+mod exports;
 mod fellows;
 mod fetches;
 mod first;
@@ -83,7 +84,10 @@ mod weights;
 
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
-pub use learned::{kept_schema, shapes};
+pub use exports::brought_files;
+#[cfg(test)]
+pub use learned::keep_schema;
+pub use learned::{SCHEMA_FILE, kept_schema, shapes};
 pub use ledger::{store_failure, stored};
 pub use memory::{Machine, MemoryNeed, Trains};
 pub use origin::read_ticket;

@@ -6,6 +6,7 @@ use super::beginning::{Beginning, engine, variants};
 use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
+use super::exports::checkpoint_files;
 use super::first::{Begins, first_state};
 use super::footing::{bind_run, open_store};
 use super::guest::{self, Guest};
@@ -23,7 +24,6 @@ use super::source::Source;
 use super::task_schema;
 use super::text::{self, Text};
 use super::ticket::TicketMaker;
-use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
@@ -255,9 +255,9 @@ impl Start<'_> {
         #[cfg(feature = "byzantine")]
         crate::byzantine::speak(identity.signer(), spec.digest());
         let engine = engine(&identity, &spec, &store, &state, beginning)?;
-        let extras = tokenizer_file(&self.origin.run, &home)?;
+        let (extras, more) = checkpoint_files(&self.origin.run, &home, guest.as_ref().map(Guest::schema))?;
         let tensors = shapes(&spec, guest.as_ref().map(Guest::schema));
-        let naming = Naming { node: me, spec: bytes, tensors, extras };
+        let naming = Naming { node: me, spec: bytes, tensors, extras, more };
         let ways = (Fragments::of(&spec.sync, state.elements()), spec.sync.mode);
         let residuals = Residuals::restore(&store, me, state.record.seq, ways, &mut screen).await?;
         let plan = checkpoint_plan(self.node, &home)?;

@@ -19,7 +19,7 @@ use crate::{Part, StoreError, space};
 use serde::{Deserialize, Serialize};
 use starling_protocol::limits::STATE_CHUNK_BYTES;
 use starling_protocol::record::Record;
-use starling_protocol::run::{ModelSpec, RunSpec};
+use starling_protocol::run::{ModelSpec, RunSpec, TensorType};
 use starling_protocol::state::{self, State};
 use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
@@ -174,7 +174,7 @@ fn write_files(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
 fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> Result<CheckpointFile, StoreError> {
     // The sizes were checked to add up.
     let listed = source.tensors.iter();
-    let listed = listed.map(|t| (t.name.as_str(), t.shape.as_slice(), t.elements().unwrap_or(0)));
+    let listed = listed.map(|t| (t.name.as_str(), t.shape.as_slice(), t.elements().unwrap_or(0), TensorType::F32));
     let metadata = BTreeMap::from([
         ("format".to_owned(), "pt".to_owned()),
         ("starling.run".to_owned(), spec.name.clone()),
@@ -316,8 +316,9 @@ fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
     Ok(bytes)
 }
 
-/// Only plain names are allowed, since they come from a file that anybody may have written.
-fn is_extra(name: &str, bytes: u64) -> bool {
+/// Whether a checkpoint may have a further file of this name and length. Only plain names are allowed, since they come
+/// from a file that anybody may have written.
+pub fn is_extra(name: &str, bytes: u64) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let taken = [MANIFEST, MODEL, STATE].contains(&name);
     !taken

@@ -13,13 +13,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The weights' file in an exported folder.
-const MODEL: &str = "model.safetensors";
+/// The weights' file in an exported folder, unless it has another name.
+pub const MODEL_FILE: &str = "model.safetensors";
 
 /// A model to be exported.
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub tensors: &'a [TensorView<'a>],
+    /// Name of the weights' file in an exported folder.
+    pub file: &'a str,
     /// Written into the header of the weights' file.
     pub metadata: &'a BTreeMap<String, String>,
     /// Small files beside the weights, by name.
@@ -28,7 +30,7 @@ pub struct Model<'a> {
 
 impl Model<'_> {
     fn bytes(&self) -> u64 {
-        let values: u64 = self.tensors.iter().map(|tensor| 4 * tensor.values.len() as u64).sum();
+        let values: u64 = self.tensors.iter().map(TensorView::bytes).sum();
         let beside: u64 = self.beside.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         values + beside + (1 << 20)
     }
@@ -44,7 +46,7 @@ pub fn export_folder(dir: &Path, model: &Model<'_>) -> Result<(), StoreError> {
         return Err(StoreError::Exists { path: dir.to_path_buf() });
     }
     staged(dir, model, |staging| {
-        export_safetensors(&staging.join(MODEL), model.tensors, model.metadata)?;
+        export_safetensors(&staging.join(model.file), model.tensors, model.metadata)?;
         for (name, bytes) in model.beside {
             let mut file = AtomicFile::create_shared(staging, &staging.join(name))?;
             file.write(bytes)?;
@@ -56,7 +58,7 @@ pub fn export_folder(dir: &Path, model: &Model<'_>) -> Result<(), StoreError> {
             return sync_dir(&parent_of(dir));
         }
         // The weights come last: until then the folder has those of before.
-        for name in model.beside.iter().map(|(name, _)| name.as_str()).chain([MODEL]) {
+        for name in model.beside.iter().map(|(name, _)| name.as_str()).chain([model.file]) {
             let target = dir.join(name);
             fs::rename(staging.join(name), &target).map_err(|e| StoreError::io("rename to", &target, 4096, e))?;
         }
@@ -73,7 +75,7 @@ pub fn export_weights(path: &Path, model: &Model<'_>) -> Result<(), StoreError> 
         return Err(StoreError::Exists { path: path.to_path_buf() });
     }
     staged(path, model, |staging| {
-        let made = staging.join(MODEL);
+        let made = staging.join(MODEL_FILE);
         export_safetensors(&made, model.tensors, model.metadata)?;
         fs::rename(&made, path).map_err(|e| StoreError::io("rename to", path, 4096, e))?;
         sync_dir(&parent_of(path))
@@ -116,6 +118,7 @@ fn parent_of(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::weights::read_safetensors;
+    use starling_protocol::run::TensorType;
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -130,19 +133,19 @@ mod tests {
         let dir = parent.path().join("out");
         let metadata = BTreeMap::new();
         let export = |value: f32, config: &str| {
-            let tensors = [TensorView { name: "a", shape: &[1], values: &[value] }];
+            let tensors = [TensorView { name: "a", shape: &[1], dtype: TensorType::F32, values: &[value] }];
             let beside = [("config.json".to_owned(), config.as_bytes().to_vec())];
-            export_folder(&dir, &Model { tensors: &tensors, metadata: &metadata, beside: &beside })
+            export_folder(&dir, &Model { tensors: &tensors, file: MODEL_FILE, metadata: &metadata, beside: &beside })
         };
         // The rest of a killed export is no hindrance.
         fs::create_dir(parent.path().join(".out.new")).unwrap();
         fs::write(parent.path().join(".out.new/.tmp-1-0"), b"half").unwrap();
         export(1.0, "one").unwrap();
         assert_eq!(names(parent.path()), ["out"]);
-        assert_eq!(names(&dir), ["config.json", MODEL]);
+        assert_eq!(names(&dir), ["config.json", MODEL_FILE]);
         fs::write(dir.join("thesis.txt"), b"years of work").unwrap();
         export(2.0, "two").unwrap();
-        assert_eq!(read_safetensors(&dir.join(MODEL)).unwrap()[0].values, [2.0]);
+        assert_eq!(read_safetensors(&dir.join(MODEL_FILE)).unwrap()[0].values, [2.0]);
         assert_eq!(fs::read(dir.join("config.json")).unwrap(), b"two");
         assert!(dir.join("thesis.txt").exists() && names(parent.path()) == ["out"]);
     }
@@ -151,8 +154,8 @@ mod tests {
     fn a_failure_leaves_nothing() {
         let parent = tempfile::tempdir().unwrap();
         let (dir, metadata) = (parent.path().join("out"), BTreeMap::new());
-        let wrong = [TensorView { name: "a", shape: &[2], values: &[1.0] }];
-        let model = Model { tensors: &wrong, metadata: &metadata, beside: &[] };
+        let wrong = [TensorView { name: "a", shape: &[2], dtype: TensorType::F32, values: &[1.0] }];
+        let model = Model { tensors: &wrong, file: MODEL_FILE, metadata: &metadata, beside: &[] };
         assert!(export_folder(&dir, &model).is_err());
         assert!(export_weights(&parent.path().join("a.safetensors"), &model).is_err());
         assert_eq!(names(parent.path()), [""; 0]);
@@ -166,9 +169,10 @@ mod tests {
     fn the_weights_alone_are_a_file() {
         let parent = tempfile::tempdir().unwrap();
         let (path, metadata) = (parent.path().join("a.safetensors"), BTreeMap::new());
-        let tensors = [TensorView { name: "a", shape: &[1], values: &[3.0] }];
+        let tensors = [TensorView { name: "a", shape: &[1], dtype: TensorType::F32, values: &[3.0] }];
         for _ in 0..2 {
-            export_weights(&path, &Model { tensors: &tensors, metadata: &metadata, beside: &[] }).unwrap();
+            export_weights(&path, &Model { tensors: &tensors, file: MODEL_FILE, metadata: &metadata, beside: &[] })
+                .unwrap();
         }
         assert_eq!(read_safetensors(&path).unwrap()[0].values, [3.0]);
         assert_eq!(names(parent.path()), ["a.safetensors"]);

@@ -23,6 +23,7 @@ mod checkpoints;
 mod error;
 mod export;
 mod folder;
+mod halves;
 mod holding;
 mod mirror;
 mod path;
@@ -45,13 +46,13 @@ pub use arriving::Arriving;
 pub use chain::EncodedLink;
 pub use checkpoint::{
     Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
-    is_checkpoint_of, open_checkpoint,
+    is_checkpoint_of, is_extra, open_checkpoint,
 };
 pub use checkpoints::{
     Kept, checkpoint_path, keep_checkpoints, list_checkpoints, newest_checkpoint, remove_checkpoint,
 };
 pub use error::{Damage, Part, StoreError};
-pub use export::{Model, abandon_export, export_folder, export_weights};
+pub use export::{MODEL_FILE, Model, abandon_export, export_folder, export_weights};
 pub use pieces::{Pieces, UPDATE_PIECE_BYTES};
 pub use private::{PrivateReader, PrivateWriter};
 pub use recording::Recording;

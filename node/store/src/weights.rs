@@ -3,11 +3,14 @@
 //! The format is eight bytes of header length, a JSON header, and the tensors' bytes end to end. The library parses and
 //! checks the header. The tensors are streamed, so that no second copy of a model is ever in memory.
 
+use crate::halves::{of_bf16, of_f16, to_bf16, to_f16};
 use crate::sealed::{AtomicFile, extend_f32, extend_le};
 use crate::{Part, StoreError};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
+use starling_protocol::run::TensorType;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -37,8 +40,17 @@ impl TensorShape {
 pub struct TensorView<'a> {
     pub name: &'a str,
     pub shape: &'a [usize],
+    /// The type as which the values are written.
+    pub dtype: TensorType,
     /// Row-major.
     pub values: &'a [f32],
+}
+
+impl TensorView<'_> {
+    /// Bytes of the values as they are written.
+    pub(crate) fn bytes(&self) -> u64 {
+        (width(self.dtype) * self.values.len()) as u64
+    }
 }
 
 /// A tensor that was read.
@@ -50,7 +62,7 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
-/// Writes `tensors` (f32) and `metadata` to `path` in the safetensors format, atomically: there is the old file or the
+/// Writes `tensors` and `metadata` to `path` in the safetensors format, atomically: there is the old file or the
 /// new one.
 pub(crate) fn export_safetensors(
     path: &Path,
@@ -63,22 +75,25 @@ pub(crate) fn export_safetensors(
     };
     let file = AtomicFile::create_shared(folder, &folder.join(path.file_name().unwrap_or_default()))?;
     let mut file = file.synced_on_the_way();
-    write_safetensors(tensors, metadata, |bytes| file.write(bytes))?;
+    // Wider numbers come first, so that each lies at a multiple of its width, as with the library.
+    let mut tensors: Vec<_> = tensors.iter().collect();
+    tensors.sort_by_key(|tensor| Reverse(width(tensor.dtype)));
+    write_safetensors(&tensors, metadata, |bytes| file.write(bytes))?;
     file.commit()
 }
 
-/// The bytes of a safetensors file before its values: of tensors (f32) by name, shape and number of elements, whose values
-/// follow one another in this order.
+/// The bytes of a safetensors file before its values: of tensors by name, shape, number of elements and type, whose
+/// values follow one another in this order.
 pub(crate) fn safetensors_header<'a>(
-    tensors: impl IntoIterator<Item = (&'a str, &'a [usize], usize)>,
+    tensors: impl IntoIterator<Item = (&'a str, &'a [usize], usize, TensorType)>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, StoreError> {
     let malformed = |why: String| StoreError::Malformed { what: "the list of tensors", why };
     let mut offset = 0;
     let mut infos = BTreeMap::new();
-    for (name, shape, elements) in tensors {
-        let end = offset + 4 * elements;
-        let info = TensorInfo { dtype: Dtype::F32, shape: shape.to_vec(), data_offsets: (offset, end) };
+    for (name, shape, elements, number) in tensors {
+        let end = offset + width(number) * elements;
+        let info = TensorInfo { dtype: dtype_of(number), shape: shape.to_vec(), data_offsets: (offset, end) };
         if infos.insert(name.to_owned(), (offset, info)).is_some() {
             return Err(malformed(format!("two tensors are called {name}")));
         }
@@ -98,19 +113,49 @@ pub(crate) fn safetensors_header<'a>(
 
 /// Hands the bytes of a safetensors file to `write`, piece by piece.
 fn write_safetensors(
-    tensors: &[TensorView<'_>],
+    tensors: &[&TensorView<'_>],
     metadata: &BTreeMap<String, String>,
     mut write: impl FnMut(&[u8]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let listed = tensors.iter().map(|tensor| (tensor.name, tensor.shape, tensor.values.len()));
+    let listed = tensors.iter().map(|tensor| (tensor.name, tensor.shape, tensor.values.len(), tensor.dtype));
     write(&safetensors_header(listed, metadata)?)?;
     let mut block = Vec::with_capacity(4 * BLOCK_FLOATS);
-    for part in tensors.iter().flat_map(|tensor| tensor.values.chunks(BLOCK_FLOATS)) {
-        block.clear();
-        extend_le(&mut block, part);
-        write(&block)?;
+    for tensor in tensors {
+        for part in tensor.values.chunks(BLOCK_FLOATS) {
+            block.clear();
+            extend_as(tensor.dtype, &mut block, part);
+            write(&block)?;
+        }
     }
     Ok(())
+}
+
+/// Bytes of a number.
+fn width(number: TensorType) -> usize {
+    match number {
+        TensorType::Bf16 | TensorType::F16 => 2,
+        TensorType::F32 => 4,
+        TensorType::F64 => 8,
+    }
+}
+
+fn dtype_of(number: TensorType) -> Dtype {
+    match number {
+        TensorType::F32 => Dtype::F32,
+        TensorType::Bf16 => Dtype::BF16,
+        TensorType::F16 => Dtype::F16,
+        TensorType::F64 => Dtype::F64,
+    }
+}
+
+/// Appends values as numbers of this type, little endian.
+fn extend_as(number: TensorType, bytes: &mut Vec<u8>, values: &[f32]) {
+    match number {
+        TensorType::F32 => extend_le(bytes, values),
+        TensorType::Bf16 => bytes.extend(values.iter().flat_map(|value| to_bf16(*value).to_le_bytes())),
+        TensorType::F16 => bytes.extend(values.iter().flat_map(|value| to_f16(*value).to_le_bytes())),
+        TensorType::F64 => bytes.extend(values.iter().flat_map(|value| f64::from(*value).to_le_bytes())),
+    }
 }
 
 /// Reads all tensors of a safetensors file, in the order of their bytes. bf16 and f16 become the f32 of the same value.
@@ -212,23 +257,6 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
 
-/// A bf16 is the upper half of an f32.
-fn of_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// Sign, five bits of exponent with bias 15, ten of fraction. An f32 has eight with bias 127, and 23.
-fn of_f16(bits: u16) -> f32 {
-    let (exponent, fraction) = (u32::from(bits >> 10) & 0x1f, u32::from(bits) & 0x3ff);
-    let magnitude = match exponent {
-        // A subnormal counts units of 2^-24.
-        0 => f32::from(bits & 0x3ff) / 16_777_216.0,
-        0x1f => f32::from_bits(0x7f80_0000 | (fraction << 13)),
-        _ => f32::from_bits(((exponent + 112) << 23) | (fraction << 13)),
-    };
-    if bits >> 15 == 1 { -magnitude } else { magnitude }
-}
-
 fn read_error(path: &Path, e: io::Error) -> StoreError {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => StoreError::damaged(Part::Checkpoint, path, "it is truncated"),
@@ -243,8 +271,8 @@ mod tests {
     fn export(path: &Path) -> Vec<f32> {
         let values: Vec<f32> = (0..7).map(|i| i as f32 / 3.0).collect();
         let tensors = [
-            TensorView { name: "z.weight", shape: &[2, 3], values: &values[..6] },
-            TensorView { name: "a.bias", shape: &[1], values: &values[6..] },
+            TensorView { name: "z.weight", shape: &[2, 3], dtype: TensorType::F32, values: &values[..6] },
+            TensorView { name: "a.bias", shape: &[1], dtype: TensorType::F32, values: &values[6..] },
         ];
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned()), ("run".to_owned(), "x".to_owned())]);
         export_safetensors(path, &tensors, &metadata).unwrap();
@@ -278,9 +306,9 @@ mod tests {
     fn tensors_that_contradict_themselves_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
-        let wrong = TensorView { name: "a", shape: &[2], values: &[1.0] };
+        let wrong = TensorView { name: "a", shape: &[2], dtype: TensorType::F32, values: &[1.0] };
         assert!(export_safetensors(&path, &[wrong], &BTreeMap::new()).is_err());
-        let twice = TensorView { name: "a", shape: &[1], values: &[1.0] };
+        let twice = TensorView { name: "a", shape: &[1], dtype: TensorType::F32, values: &[1.0] };
         assert!(export_safetensors(&path, &[twice, twice], &BTreeMap::new()).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -328,24 +356,32 @@ mod tests {
     }
 
     #[test]
-    fn every_half_has_its_value() {
-        let known = [
-            (0x0001, 1.0 / 16_777_216.0),
-            (0x03ff, 1023.0 / 16_777_216.0),
-            (0x0400, 1.0 / 16_384.0),
-            (0x3555, 1365.0 / 4096.0),
-            (0x7bff, 65_504.0),
-            (0xc000, -2.0),
+    fn each_tensor_is_written_as_its_own_type() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let values = [1.0f32, -3.140625, 65_504.0];
+        let view = |name, dtype| TensorView { name, shape: &[3], dtype, values: &values };
+        let tensors = [
+            view("f64", TensorType::F64),
+            view("f16", TensorType::F16),
+            view("bf16", TensorType::Bf16),
+            view("f32", TensorType::F32),
         ];
-        for (bits, value) in known {
-            assert_eq!(of_f16(bits), value, "{bits:#06x}");
+        export_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let library = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        for (name, dtype, last) in [
+            ("f64", Dtype::F64, 65_504.0f64.to_le_bytes().to_vec()),
+            ("f16", Dtype::F16, vec![0xff, 0x7b]),
+            // The nearest number with eight bits of fraction.
+            ("bf16", Dtype::BF16, vec![0x80, 0x47]),
+            ("f32", Dtype::F32, 65_504.0f32.to_le_bytes().to_vec()),
+        ] {
+            let tensor = library.tensor(name).unwrap();
+            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, [3usize].as_slice()), "{name}");
+            assert!(tensor.data().ends_with(&last), "{name}: {:?}", tensor.data());
         }
-        assert_eq!(of_f16(0x8000).to_bits(), (-0.0f32).to_bits());
-        assert!(of_f16(0x7c00) == f32::INFINITY && of_f16(0xfc00) == f32::NEG_INFINITY && of_f16(0x7e00).is_nan());
-        for bits in 0..0x7c00u16 {
-            assert!(of_f16(bits) < of_f16(bits + 1), "{bits:#06x}");
-            assert_eq!(of_f16(bits | 0x8000).to_bits(), (-of_f16(bits)).to_bits(), "{bits:#06x}");
-        }
-        assert!((0..=u16::MAX).all(|bits| (of_bf16(bits).to_bits() >> 16) as u16 == bits));
+        let written: u64 = tensors.iter().map(TensorView::bytes).sum();
+        assert_eq!(written, 3 * (8 + 2 + 2 + 4));
     }
 }

@@ -63,6 +63,8 @@ fn what_was_saved_outlives_a_node_that_is_killed_while_it_is_replaced() {
     let door = Door::open(folder.path(), terms.clone()).expect("the other one is shut");
     let fake = joins(door.path());
     assert_eq!(fake.welcome["saved"], terms.saved().to_string_lossy().into_owned());
+    assert_eq!(fake.welcome["export"], terms.exports().to_string_lossy().into_owned());
+    assert!(terms.exports().is_dir(), "a trainer may write there");
 }
 
 #[test]

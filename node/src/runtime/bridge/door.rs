@@ -89,8 +89,8 @@ impl Hall {
 impl Door {
     /// Opens the door in the node's folder, which only its user may enter.
     pub fn open(home: &Path, terms: Terms) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(&terms.folder)
-            .with_context(|| format!("cannot make the folder {}", terms.folder.display()))?;
+        let exports = terms.exports();
+        std::fs::create_dir_all(&exports).with_context(|| format!("cannot make the folder {}", exports.display()))?;
         // A node that was killed between the two steps of a replacement has left what was saved before.
         if !terms.saved().exists() {
             let _ = std::fs::rename(terms.former(), terms.saved());

@@ -21,6 +21,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time after which a silence is told of; the next time after twice as long.
 const SILENCE_TOLD: Duration = Duration::from_secs(30);
 
+/// Name of the folder for what goes with an exported model, in the trainer's folder.
+pub const EXPORTS: &str = "export";
+
 /// The conditions on which a trainer is welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -40,7 +43,8 @@ pub struct Terms {
     pub unit: u64,
     /// Steps of a round.
     pub steps: u32,
-    /// The folder of the trainer's private state, which has a part `saved` once some was saved.
+    /// The folder of what the trainer keeps with the node: private state, which is in a part `saved` once some was saved,
+    /// and files for exports.
     pub folder: PathBuf,
 }
 
@@ -53,6 +57,11 @@ impl Terms {
     /// The folder of what the last `save` has left.
     pub fn saved(&self) -> PathBuf {
         self.folder.join("saved")
+    }
+
+    /// The folder of what goes with an exported model.
+    pub fn exports(&self) -> PathBuf {
+        self.folder.join(EXPORTS)
     }
 
     /// The folder of what was saved before, while the last `save` takes its place.
@@ -87,8 +96,8 @@ impl Link {
             Wanted::Founder { private } => (true, *private),
             Wanted::Fellow { task, .. } => (false, task.samples == 0),
         };
-        let saved = Some(terms.saved()).filter(|folder| folder.is_dir());
-        let saved = saved.map(|folder| folder.to_string_lossy().into_owned());
+        let there = |folder: PathBuf| folder.is_dir().then(|| folder.to_string_lossy().into_owned());
+        let (saved, export) = (there(terms.saved()), there(terms.exports()));
         let welcome = Welcome {
             welcome: VERSION,
             run: &terms.run,
@@ -99,6 +108,7 @@ impl Link {
             steps: terms.steps,
             elements,
             saved: saved.as_deref(),
+            export: export.as_deref(),
             memory: memory.layout,
         };
         frames.send_with(&welcome, memory.file().as_fd())?;

@@ -151,6 +151,7 @@ pub struct Welcome<'a> {
     pub steps: u32,
     pub elements: u64,
     pub saved: Option<&'a str>,
+    pub export: Option<&'a str>,
     pub memory: Layout,
 }
 

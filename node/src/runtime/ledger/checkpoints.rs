@@ -64,7 +64,10 @@ impl Worker {
         let folder = self.checkpoints.plan.folder.clone();
         let order = Order::Checkpoint(CheckpointOrder { purpose, made, is_second, asked });
         let begun = self.writer.begin(order, move |store, state| {
-            let extras: Vec<_> = naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+            let more = naming.more.as_ref().map(|find| find()).unwrap_or_default();
+            let is_new = |(name, _): &&(String, Vec<u8>)| naming.extras.iter().all(|(other, _)| other != name);
+            let extras = naming.extras.iter().chain(more.iter().filter(is_new));
+            let extras: Vec<_> = extras.map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
             let source = CheckpointSource {
                 record: &state.record,
                 spec: &naming.spec,

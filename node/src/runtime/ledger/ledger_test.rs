@@ -39,7 +39,7 @@ fn founded_with(
     store.found(&record, &schema, &state.state).expect("an empty store");
     state.stand_on(record.clone());
     let tensors = vec![TensorShape { name: "all".into(), shape: vec![3000] }];
-    let naming = Naming { node, spec: wire::encode_spec(&spec()), tensors, extras: Vec::new() };
+    let naming = Naming { node, spec: wire::encode_spec(&spec()), tensors, extras: Vec::new(), more: None };
     (Ledger::start(store.clone(), spec(), naming, state, plans).expect("a thread"), store, record)
 }
 

@@ -50,6 +50,9 @@ pub struct Ledger {
     hold: Arc<std::sync::Mutex<()>>,
 }
 
+/// Finds files that go with a checkpoint.
+pub type MoreFiles = Box<dyn Fn() -> Vec<(String, Vec<u8>)> + Send + Sync>;
+
 /// The node of the state, and the content of a checkpoint besides the tensors.
 pub struct Naming {
     pub node: NodeId,
@@ -59,6 +62,8 @@ pub struct Naming {
     pub tensors: Vec<TensorShape>,
     /// Files that go with it, such as the tokenizer.
     pub extras: Vec<(String, Vec<u8>)>,
+    /// Finds more of them when a checkpoint is written.
+    pub more: Option<MoreFiles>,
 }
 
 /// Why a record that others have committed was not replayed.
