@@ -130,7 +130,7 @@ impl Driver {
     /// Has the screen count with the budget that is in force.
     pub(super) fn show_budget(&mut self) {
         let budget = self.engine.in_force().budget.clone();
-        self.screen.fly(&self.spec.name, budget.rounds, budget.tokens);
+        self.screen.fly(&self.spec.name, (budget.rounds, budget.tokens), self.spec.task.is_none());
     }
 
     /// The amendments that are in force, if there are any.

@@ -170,7 +170,7 @@ mod tests {
     fn a_validation_counts_by_tokens_as_it_is_kept() {
         let (mut gauges, vocab) = (Gauges::new(), 32_000);
         let (per_token, bytes_per_token) = (6.0, 4.3);
-        gauges.validated(per_token, per_token / bytes_per_token);
+        gauges.validated(per_token, Some(per_token / bytes_per_token));
         assert_eq!(gauges.last_losses(), [None, Some(per_token)]);
         assert_eq!(diverged_text(gauges.last_losses(), vocab), None);
         assert!(per_token * bytes_per_token > DIVERGED * f64::from(vocab).ln(), "bytes for tokens would show");

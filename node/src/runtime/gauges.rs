@@ -22,9 +22,9 @@ pub struct Gauges {
     reduce_started: Option<Instant>,
     reduce_seconds: f64,
     tokens_per_second: f64,
-    /// The flock's loss in its last round, in nats per token.
+    /// The flock's loss in its last round, in nats per token if it learns from text.
     pub loss: Option<f64>,
-    /// The loss on held-out text, in nats per token.
+    /// The loss on held-out text, in nats per token, or in another task's validation.
     pub validation: Option<f64>,
     /// The same in nats per byte.
     pub validation_per_byte: Option<f64>,
@@ -111,12 +111,14 @@ impl Gauges {
         self.gathered_at = self.gathered_at.and(self.trained_at);
     }
 
-    pub fn validated(&mut self, loss: f64, nats_per_byte: f64) {
-        (self.validation, self.validation_per_byte) = (Some(loss), Some(nats_per_byte));
-        metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
+    pub fn validated(&mut self, loss: f64, nats_per_byte: Option<f64>) {
+        (self.validation, self.validation_per_byte) = (Some(loss), nats_per_byte);
+        if let Some(nats) = nats_per_byte {
+            metrics::gauge!("starling_validation_nats_per_byte").set(nats);
+        }
     }
 
-    /// The last losses, both in nats per token: in training, and on held-out text.
+    /// The last losses: in training, and in validation.
     pub fn last_losses(&self) -> [Option<f64>; 2] {
         [self.loss, self.validation]
     }

@@ -12,7 +12,7 @@ const SMOOTH: f64 = 0.9;
 const VALIDATIONS: u32 = 20;
 const RISE: f64 = 1.1;
 
-/// The losses so far, each in nats per token.
+/// The losses so far.
 #[derive(Default)]
 pub struct Losses {
     smoothed: Option<f64>,
@@ -27,10 +27,11 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Takes the loss of a round; `guessing` is that of a model which knows nothing. Returns why the training diverges,
-    /// once for each time that it does.
-    pub fn trained(&mut self, loss: f64, guessing: f64) -> Option<String> {
-        let limit = self.best.map_or(f64::INFINITY, |best| (GROWTH * best).max(guessing));
+    /// Takes the loss of a round; `guessing` is that of a model which knows nothing, in nats per token. Without it no
+    /// number is too high, and none has a unit. Returns why the training diverges, once for each time that it does.
+    pub fn trained(&mut self, loss: f64, guessing: Option<f64>) -> Option<String> {
+        let most = |best: f64| guessing.map_or(f64::INFINITY, |guessing| (GROWTH * best).max(guessing));
+        let limit = self.best.map_or(f64::INFINITY, most);
         // A comparison that takes what is no number for too high.
         if loss.is_finite() && loss <= limit {
             let smoothed = self.smoothed.map_or(loss, |smoothed| SMOOTH * smoothed + (1.0 - SMOOTH) * loss);
@@ -41,8 +42,9 @@ impl Losses {
         }
         self.high = self.high.saturating_add(1);
         let best = self.best.map(|best| format!(", and {best:.3} at its best")).unwrap_or_default();
+        let unit = if guessing.is_some() { " nats per token" } else { "" };
         (self.high == ROUNDS)
-            .then(|| format!("the loss is {loss:.3} nats per token{best}: {ROUNDS} rounds in a row were far too high"))
+            .then(|| format!("the loss is {loss:.3}{unit}{best}: {ROUNDS} rounds in a row were far too high"))
     }
 
     /// Takes a validation. Returns why the training diverges, once for each best value that is not reached again.
@@ -76,7 +78,7 @@ mod tests {
     use crate::cli::Cli;
     use clap::Parser;
 
-    const GUESSING: f64 = 5.5;
+    const GUESSING: Option<f64> = Some(5.5);
 
     /// The number of the first loss at which something is said, from 1.
     fn said_at(losses: impl IntoIterator<Item = f64>) -> Option<usize> {
@@ -95,6 +97,17 @@ mod tests {
         assert_eq!(said_at([f64::INFINITY; 3]), Some(3));
         // A text that is known by heart: ten times almost nothing is little.
         assert_eq!(said_at([0.01; 40].into_iter().chain([0.5; 20])), None);
+    }
+
+    #[test]
+    fn of_another_task_only_what_is_no_number_is_too_high() {
+        let mut seen = Losses::default();
+        assert!([-3.0, 1.0, 1e30].into_iter().all(|loss| seen.trained(loss, None).is_none()));
+        let said: Vec<_> = [f64::NAN; 3].into_iter().filter_map(|loss| seen.trained(loss, None)).collect();
+        assert!(
+            said.len() == 1 && said[0].starts_with("the loss is NaN, and ") && !said[0].contains("nats"),
+            "{said:?}"
+        );
     }
 
     #[test]

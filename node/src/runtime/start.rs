@@ -122,7 +122,8 @@ pub async fn run(
         place.takes.1 = disk::check(&settings.in_force(&run.spec), &node, &place.home, args.null_trainer.is_none())?;
     }
     bootstrap.extend(origin.ticket.iter().flat_map(|ticket| ticket.addresses.iter().cloned()));
-    place.screen.fly(&run.spec.name, run.spec.budget.rounds, run.spec.budget.tokens);
+    let budget = (run.spec.budget.rounds, run.spec.budget.tokens);
+    place.screen.fly(&run.spec.name, budget, run.spec.task.is_none());
 
     let found = args.init || (alone && matches!(origin.run, RunSource::File(_)));
     let begins = Begins { weights, founds: found, peers: !bootstrap.is_empty() };

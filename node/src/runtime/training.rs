@@ -78,7 +78,7 @@ impl Driver {
                 self.feed(Input::TrainProgress { round, step: reached }).await
             }
             TrainerEvent::Validated { round, loss } => {
-                let nats_per_byte = loss / self.bytes_per_token();
+                let nats_per_byte = self.bytes_per_token().map(|bytes| loss / bytes);
                 self.gauges.validated(loss, nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
                 // Text that is learned by heart raises it, too, so this is only told. The losses of another task may be
@@ -190,16 +190,13 @@ impl Driver {
         true
     }
 
-    /// The loss of a model that knows nothing, above any if nobody knows it.
-    fn guessing(&self) -> f64 {
-        if self.spec.task.is_some() { f64::INFINITY } else { f64::from(self.spec.model.vocab).ln() }
+    /// The loss of a model that knows nothing, if anybody knows it.
+    fn guessing(&self) -> Option<f64> {
+        self.spec.task.is_none().then(|| f64::from(self.spec.model.vocab).ln())
     }
 
-    /// Bytes of text a token, on average over the held-out text; 1 where losses are of no text.
-    fn bytes_per_token(&self) -> f64 {
-        if self.spec.task.is_some() {
-            return 1.0;
-        }
-        self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
+    /// Bytes of text a token, on average over the held-out text; none where losses are of no text.
+    fn bytes_per_token(&self) -> Option<f64> {
+        self.spec.task.is_none().then(|| self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE))
     }
 }

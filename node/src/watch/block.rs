@@ -127,12 +127,13 @@ fn pace(picture: &Picture, now: Instant) -> Vec<String> {
 }
 
 fn losses(picture: &Picture) -> Vec<String> {
+    let (unit, place) = if picture.of_text { (" nats per token", "on held-out text") } else { ("", "in validation") };
     let training = match (picture.loss, picture.step_loss) {
-        (Some(loss), _) => Some(format!("flock's training loss {loss:.3} nats per token")),
-        (None, Some(loss)) => Some(format!("this node's training loss {loss:.3} nats per token")),
+        (Some(loss), _) => Some(format!("flock's training loss {loss:.3}{unit}")),
+        (None, Some(loss)) => Some(format!("this node's training loss {loss:.3}{unit}")),
         (None, None) => None,
     };
-    let held_out = picture.validation.map(|loss| format!("on held-out text {loss:.3}"));
+    let held_out = picture.validation.map(|loss| format!("{place} {loss:.3}"));
     training.into_iter().chain(held_out).collect()
 }
 

@@ -53,7 +53,7 @@ fn flying() -> (Picture, Instant) {
         now += Duration::from_secs(2);
         picture.take(&committed(round), now);
     }
-    picture.take(&Event::Validated { round: 124, loss: 2.401, nats_per_byte: 0.6 }, now);
+    picture.take(&Event::Validated { round: 124, loss: 2.401, nats_per_byte: Some(0.6) }, now);
     picture.take(&Event::Step { round: 125, step: 1, steps: 50, loss: 2.3, tokens_per_second: 4_100.0 }, now);
     let later = now + Duration::from_secs(11);
     picture.take(&Event::Step { round: 125, step: 12, steps: 50, loss: 2.3, tokens_per_second: 4_100.0 }, later);
@@ -159,6 +159,15 @@ fn trouble_is_loud() {
     for rows in [4, 24] {
         assert_eq!(starts(rows), "LOOK    the training diverges (round 125): the loss is far too high");
     }
+}
+
+#[test]
+fn losses_of_another_task_have_no_unit() {
+    let (mut picture, now) = flying();
+    picture.of_text = false;
+    let block = lines(&picture, 101, 24, now);
+    assert!(block.contains(&"loss    flock's training loss 2.314 · in validation 2.401".to_owned()), "{block:#?}");
+    assert!(progress(&picture, now).contains("· flock's training loss 2.314 · in validation 2.401 ·"));
 }
 
 #[test]

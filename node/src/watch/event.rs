@@ -142,11 +142,13 @@ pub enum Event {
     },
     /// A round was decided.
     Committed(Committed),
-    /// Validation loss of the committed model, in nats per token and per byte.
+    /// Validation loss of the committed model, in nats per token and per byte. That of another task than a text has no
+    /// unit.
     Validated {
         round: u64,
         loss: f64,
-        nats_per_byte: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        nats_per_byte: Option<f64>,
     },
     /// The losses show that the training goes wrong.
     Diverges {
@@ -330,7 +332,7 @@ pub struct Committed {
     pub bits_per_value: f64,
     /// Committed tokens of the lineage.
     pub tokens: u64,
-    /// Mean training loss of the contributors, in nats per token, weighted by tokens.
+    /// Mean training loss of the contributors, in nats per token if they learn from text, weighted by tokens.
     pub loss: f64,
     /// Bytes that this node has sent since its start, all protocols.
     pub bytes_sent: u64,

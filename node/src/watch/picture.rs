@@ -119,6 +119,8 @@ pub struct Picture {
     pub run: String,
     /// Rounds and tokens of the run; 0 is no bound.
     pub budget: (u64, u64),
+    /// The run learns from text, so that its losses are nats per token. Others have units that only their users know.
+    pub of_text: bool,
     /// The node's work before it flies and at its end, and since when.
     pub stage: Option<(String, Instant)>,
     /// The run is at its end, so that the stage is what the node does.
@@ -131,7 +133,7 @@ pub struct Picture {
     pub pace: Pace,
     /// Tokens a second of this node's inner steps.
     pub own_pace: Option<f64>,
-    /// Nats per token: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
+    /// Losses: of the flock's rounds, smoothed; of this node's last step; and on held-out text.
     pub loss: Option<f64>,
     pub step_loss: Option<f64>,
     pub validation: Option<f64>,
@@ -150,6 +152,7 @@ impl Picture {
             node,
             run: String::new(),
             budget: (0, 0),
+            of_text: true,
             stage: None,
             ends: false,
             training_since: None,
@@ -322,7 +325,7 @@ mod tests {
     fn a_warning_stays_until_the_losses_have_recovered() {
         let (mut picture, now) = (Picture::new("1a2b".into()), Instant::now());
         let diverges = Event::Diverges { round: 3, why: "the loss is 40".into() };
-        let validated = |loss| Event::Validated { round: 1, loss, nats_per_byte: loss };
+        let validated = |loss| Event::Validated { round: 1, loss, nats_per_byte: Some(loss) };
         for event in [validated(2.0), committed(1, 40.0), diverges.clone(), committed(2, 40.0), validated(30.0)] {
             picture.take(&event, now);
         }

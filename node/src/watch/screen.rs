@@ -101,10 +101,10 @@ impl Screen {
         Self { shared, thread, looked: None }
     }
 
-    /// Names the run and its budget in rounds and tokens; 0 is no bound.
-    pub fn fly(&mut self, run: &str, rounds: u64, tokens: u64) {
+    /// Names the run and its budget in rounds and tokens, of which 0 is no bound, and says whether it learns from text.
+    pub fn fly(&mut self, run: &str, budget: (u64, u64), of_text: bool) {
         let mut board = self.shared.board();
-        (board.picture.run, board.picture.budget) = (run.to_owned(), (rounds, tokens));
+        (board.picture.run, board.picture.budget, board.picture.of_text) = (run.to_owned(), budget, of_text);
     }
 
     /// Shows one event.

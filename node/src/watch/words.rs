@@ -145,8 +145,11 @@ fn text(event: &Event, names: &Names) -> Option<String> {
             let suspect = suspect.as_ref().map(|s| format!(" (suspect: {})", node(s))).unwrap_or_default();
             format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
         }
-        Event::Validated { round, loss, .. } => {
+        Event::Validated { round, loss, nats_per_byte: Some(_) } => {
             format!("round {round}: loss on held-out text {loss:.4} nats per token")
+        }
+        Event::Validated { round, loss, nats_per_byte: None } => {
+            format!("round {round}: loss in validation {loss:.4}")
         }
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", node(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", node(member)),
@@ -276,9 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_in_nats_a_token() {
-        let said = line(&Event::Validated { round: 5, loss: 2.5, nats_per_byte: 0.7 }, &Names::default());
-        assert_eq!(said, Some((Weight::Progress, "round 5: loss on held-out text 2.5000 nats per token".into())));
+    fn losses_of_text_are_in_nats_a_token_and_others_have_no_unit() {
+        let said = |nats_per_byte| line(&Event::Validated { round: 5, loss: 2.5, nats_per_byte }, &Names::default());
+        let of_text = "round 5: loss on held-out text 2.5000 nats per token";
+        assert_eq!(said(Some(0.7)), Some((Weight::Progress, of_text.into())));
+        assert_eq!(said(None), Some((Weight::Progress, "round 5: loss in validation 2.5000".into())));
     }
 
     #[test]
