@@ -128,7 +128,7 @@ fn wanted(terms: u8) -> Wanted {
     }
 }
 
-/// Welcomes a trainer, and asks it one thing after another; the end of the connection if it came before the last of them.
+/// Welcomes a trainer, and asks it one thing after another. Returns the end of the connection if it came before the last.
 fn conversation(frames: Frames, wanted: &Wanted, asks: usize) -> Option<Broken> {
     let (run, node) = ("run".to_owned(), "node".to_owned());
     let terms = Terms { wanted: wanted.clone(), run, node, unit: 2, steps: 3, folder: PathBuf::from("nowhere") };

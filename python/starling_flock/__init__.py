@@ -5,10 +5,11 @@ node on the same machine, which does the rest.
 """
 
 from .client import Client
+from .connection import files
 from .errors import FlockError, NodeGone, Refused
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Flock", "FlockError", "NodeGone", "Refused"]
+__all__ = ["Client", "Flock", "FlockError", "NodeGone", "Refused", "files"]
 
 
 def __getattr__(name):

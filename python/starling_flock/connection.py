@@ -22,6 +22,10 @@ VERSION = 1
 PROGRAM = "starling-flock 0.1.0"
 SOCKET = "trainer.sock"
 VARIABLE = "STARLING_TRAINER"
+# The folder of the run's files: a link in the node's home, which is there once all of them are.
+FILES = os.path.join("trainer", "files")
+FILES_VARIABLE = "STARLING_FILES"
+FILES_LOOK = 1.0
 # Pauses between two tries to connect, in seconds.
 PAUSE_FIRST, PAUSE_MAX = 0.1, 5.0
 # The node's time for its `welcome`, and the time after which another trainer of the node is no passing matter.
@@ -58,6 +62,23 @@ def socket_path(node=None):
         return path
     path = os.path.expanduser(os.fspath(node))
     return os.path.join(path, SOCKET) if os.path.isdir(path) else path
+
+
+def files(node=None):
+    """The folder with the files that the run file names in `[data] files`; waits until they have come from peers.
+
+    `node` is the home of a node that runs with `--trainer wait`.
+    """
+    folder = os.environ.get(FILES_VARIABLE) if node is None else os.path.join(os.path.expanduser(os.fspath(node)), FILES)
+    if not folder:
+        raise FlockError("the run has no files: name them with files = [...] below [data] in its run file")
+    told = False
+    while not os.path.isdir(folder):
+        if not told:
+            log.warning("the run's files are not in %s yet; waiting", folder)
+            told = True
+        time.sleep(FILES_LOOK)
+    return folder
 
 
 def connect(path):

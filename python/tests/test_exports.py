@@ -1,9 +1,10 @@
-"""Files that go with a model when it is exported."""
+"""Files that go with a model when it is exported, and those that come with a run."""
 
 import json
 import os
 import sys
 import tempfile
+import threading
 import types
 import unittest
 from unittest import mock
@@ -11,7 +12,7 @@ from unittest import mock
 import numpy as np
 from mock_node import played
 
-from starling_flock import Client
+from starling_flock import Client, FlockError, files
 from starling_flock.exports import files_of, leave
 
 
@@ -54,9 +55,9 @@ class Left(unittest.TestCase):
             session.step(0)
             session.end()
 
-        files = {"config.json": '{"a": 1}', "tokenizer.json": b"\x00\xff"}
+        export = {"config.json": '{"a": 1}', "tokenizer.json": b"\x00\xff"}
         with tempfile.TemporaryDirectory() as home, played(script, home=home) as node:
-            client = Client({"w": np.zeros(3, np.float32)}, samples=10, node=home, export=files)
+            client = Client({"w": np.zeros(3, np.float32)}, samples=10, node=home, export=export)
             while client.flying:
                 client.draw(client.unit)
                 client.step(1.0)
@@ -80,6 +81,32 @@ class Left(unittest.TestCase):
                     client.draw(client.unit)
                     client.step(1.0)
         self.assertIn("what goes with an exported model is not in", logs.output[0])
+
+
+class Come(unittest.TestCase):
+    def test_the_folder_of_a_runs_files_is_waited_for(self):
+        with tempfile.TemporaryDirectory() as home:
+            os.mkdir(os.path.join(home, "trainer"))
+            there = os.path.join(home, "there")
+            os.mkdir(there)
+            with mock.patch("starling_flock.connection.FILES_LOOK", 0.01), self.assertLogs("starling_flock") as logs:
+                found = []
+                thread = threading.Thread(target=lambda: found.append(files(home)), daemon=True)
+                thread.start()
+                while not logs.output:
+                    thread.join(0.01)
+                os.symlink(there, os.path.join(home, "trainer", "files"))
+                thread.join(60)
+            self.assertEqual(found, [os.path.join(home, "trainer", "files")])
+            self.assertIn("not in", logs.output[0])
+            with mock.patch.dict(os.environ, STARLING_FILES=there):
+                self.assertEqual(files(), there)
+
+    def test_a_run_without_files_has_no_folder(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("STARLING_FILES", None)
+            with self.assertRaisesRegex(FlockError, "the run has no files"):
+                files()
 
 
 class Models(unittest.TestCase):

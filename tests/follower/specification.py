@@ -131,8 +131,8 @@ class Task:
     weight: U32
 
 
-# The model and the data of a run with a task (§2.8.7).
-OF_TASK = (Model(2, 2, 1, 1, 1, 1, 1, True, 1.0, 0.1), Data(ZERO, ZERO))
+# The model and the tokenizer of a run with a task (§2.8.7).
+OF_TASK = (Model(2, 2, 1, 1, 1, 1, 1, True, 1.0, 0.1), ZERO)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def fits_task(spec: RunSpec, task: Task) -> bool:
     counts = 1 <= task.learned <= task.parameters <= 2**36 and task.samples <= 2**48 and task.weight >= 1
     lease = spec.sync.mode == ROUNDS and spec.inner.steps * spec.unit <= 2**22
     named = task.schema != ZERO and spec.beginning is not None
-    return counts and lease and named and (spec.model, spec.data) == OF_TASK
+    return counts and lease and named and (spec.model, spec.data.tokenizer) == OF_TASK
 
 
 def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:

@@ -20,7 +20,11 @@ fn options(flock: &Flock, found: bool, weights: usize) -> NodeOptions {
 }
 
 fn flock(folder: &Path) -> Flock {
-    Flock::start(&built_binaries().expect("the folder of this test"), folder, RUN).expect("a bootstrap peer")
+    flock_of(folder, RUN)
+}
+
+fn flock_of(folder: &Path, run: &str) -> Flock {
+    Flock::start(&built_binaries().expect("the folder of this test"), folder, run).expect("a bootstrap peer")
 }
 
 /// A node that comes by ticket.
@@ -114,6 +118,30 @@ fn is_exported(flock: &Flock, folder: &Path) {
     let refused = run(&starling, &["generate", "--checkpoint", checkpoint], LIMIT).expect("it ends");
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("`starling checkpoint export` writes it"), "{}", refused.stderr);
+}
+
+#[test]
+fn the_files_of_a_run_reach_the_trainers_of_nodes_that_lack_them() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::create_dir(folder.path().join("samples")).expect("a folder");
+    std::fs::write(folder.path().join("samples/one.txt"), "1 2 3").expect("a file");
+    let flock = flock_of(folder.path(), &RUN.replace("[inner]", "[data]\nfiles = [\"samples\"]\n[inner]"));
+    let mut founder = flock.node("founder", &options(&flock, true, 64)).expect("a node");
+    founder.wait(LIMIT, "trained", |_| true).expect("it trains");
+    // It has a cache of its own, as on another machine.
+    let mut late = joiner(&flock, "late", 64);
+    late.wait(LIMIT, "trained", |_| true).expect("it trains, once it has the files");
+    for (name, cache) in [("founder", "shared"), ("late", "late")] {
+        let told = std::fs::read_to_string(flock.home(name).join("trainer.file")).expect("its trainer was told");
+        assert_eq!(told, "1 2 3", "{name}");
+        let there = flock.home(name).join("trainer/files").canonicalize().expect("a link that leads somewhere");
+        let cache = flock.folder.join("cache").join(cache).canonicalize().expect("a cache");
+        assert!(there.starts_with(&cache), "{} is not below {}", there.display(), cache.display());
+    }
+    for node in [&mut founder, &mut late] {
+        node.terminate();
+        assert!(node.wait_exit(LIMIT).expect("it leaves").success(), "{}", node.last_words());
+    }
 }
 
 #[test]

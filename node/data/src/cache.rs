@@ -3,6 +3,7 @@
 //! ```text
 //! shards/HEX      tokens of a shard, named by its digest      shards/HEX.damaged   one that failed its check
 //! manifests/HEX   an encoded manifest, named by its digest
+//! files/HEX/      the opaque files of a data set            files/HEX.new/       one that is being laid out
 //! sources/HEX     digest of the manifest made of the sources with this fingerprint
 //! tmp/            files being written
 //! lock            held by the process that prepares a corpus
@@ -37,7 +38,7 @@ pub(crate) struct CacheLock(#[expect(dead_code, reason = "held for its lock")] F
 impl Cache {
     /// Opens the folder, and creates missing parts.
     pub fn open(root: &Path) -> Result<Self, DataError> {
-        for name in ["shards", "manifests", "sources", "tmp"] {
+        for name in ["shards", "manifests", "files", "sources", "tmp"] {
             let folder = root.join(name);
             fs::create_dir_all(&folder).map_err(DataError::cache("make a folder", &folder))?;
         }
@@ -46,6 +47,11 @@ impl Cache {
 
     pub fn shard_path(&self, digest: &Digest) -> PathBuf {
         self.root.join("shards").join(digest.to_string())
+    }
+
+    /// The folder of a data set's opaque files, by the digest of the manifest.
+    pub fn files_folder(&self, manifest: &Digest) -> PathBuf {
+        self.root.join("files").join(manifest.to_string())
     }
 
     /// Waits for the lock; calls `waiting` first if another process holds it.

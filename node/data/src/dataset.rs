@@ -76,6 +76,10 @@ impl Dataset {
         Self { cache, digest: manifest.digest(), places, maps: Mutex::new(maps), manifest }
     }
 
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
     pub fn manifest(&self) -> &DataManifest {
         &self.manifest
     }
@@ -194,6 +198,18 @@ impl Dataset {
         let map = self.shard(place)?;
         let start = index as usize * PIECE_BYTES;
         Ok(map[start..map.len().min(start + PIECE_BYTES)].to_vec())
+    }
+
+    /// Bytes of a part from one on, of which each is a token: up to so many, and up to the end of a shard.
+    pub(crate) fn bytes(&self, part: Part, at: u64, most: usize) -> Result<Vec<u8>, DataError> {
+        let total = if part == Part::Train { self.manifest.train_tokens } else { self.manifest.validation_tokens };
+        if at >= total || self.manifest.token_bytes() != 1 {
+            return Ok(Vec::new());
+        }
+        let (place, offset) = self.locate(part, at);
+        let map = self.shard(place)?;
+        let start = map.len().min(offset as usize);
+        Ok(map[start..map.len().min(start.saturating_add(most))].to_vec())
     }
 
     fn place(&self, digest: &Digest) -> Result<usize, DataError> {

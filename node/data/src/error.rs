@@ -29,7 +29,10 @@ pub enum DataError {
         "no corpus is named: give --data PATH (a file, a folder or a glob), or leave it out for the default corpus"
     )]
     NoSources,
-    #[error("{} does not exist: check the path of the text (--data, or data.sources in the run file)", path.display())]
+    #[error(
+        "{} does not exist: check the path (--data, or data.sources or data.files in the run file)",
+        path.display()
+    )]
     NotFound { path: PathBuf },
     #[error("{source_text} is remote, and only local files are read so far: download it and give its path")]
     Remote { source_text: String },
@@ -54,6 +57,21 @@ pub enum DataError {
         path.display()
     )]
     NoUsableFile { path: PathBuf },
+    #[error("{} has no file (hidden ones are skipped): name another in data.files", path.display())]
+    NoFile { path: PathBuf },
+    #[error(
+        "{} has no name below the run file's folder or its source that others can use (1,024 bytes of UTF-8, no \
+         backslash, and no file where another needs a folder): rename it, or name its folder in data.files",
+        path.display()
+    )]
+    FileName { path: PathBuf },
+    #[error(
+        "two files would be called {name} in data.files: {} and {}; put both below the run file's folder",
+        first.display(), second.display()
+    )]
+    TwoFiles { name: String, first: PathBuf, second: PathBuf },
+    #[error("the run's data are no files that this program can lay out: {reason}; run the same release on all nodes")]
+    NoFiles { reason: &'static str },
     #[error("the corpus has more than {max} files: join them into fewer, larger ones")]
     TooManyFiles { max: usize },
     #[error("{}:{line}: not a JSON object with a text: {reason}; mend the line, or leave it out", path.display())]
@@ -129,6 +147,7 @@ impl DataError {
             | Self::WrongShard { .. }
             | Self::UnknownShard { .. }
             | Self::OutOfRange { .. }
+            | Self::NoFiles { .. }
             | Self::TokenOutOfVocab { .. } => false,
             Self::NoSources
             | Self::NotFound { .. }
@@ -140,6 +159,9 @@ impl DataError {
             | Self::NotAFile { .. }
             | Self::NotText { .. }
             | Self::NoUsableFile { .. }
+            | Self::NoFile { .. }
+            | Self::FileName { .. }
+            | Self::TwoFiles { .. }
             | Self::TooManyFiles { .. }
             | Self::Json { .. }
             | Self::NoField { .. }

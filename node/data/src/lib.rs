@@ -9,6 +9,8 @@
 //! own digest is part of the run: nodes that agree on it train on the same tokens. A node without the sources opens a
 //! [`Dataset`] from the manifest alone and adds the shards as it fetches them.
 //!
+//! Opaque files of a run whose trainers bring the model are a data set, too ([`prepare_files`], [`lay_out_files`]).
+//!
 //! `docs/data.md` describes sources, rules and layouts for users.
 
 mod blocks;
@@ -18,6 +20,7 @@ mod dataset;
 mod documents;
 mod entropy;
 mod error;
+mod files;
 mod holdout;
 mod kind;
 mod letters;
@@ -33,6 +36,7 @@ mod walk;
 
 pub use dataset::Dataset;
 pub use error::{DataError, ManifestError};
+pub use files::{lay_out_files, prepare_files};
 pub use letters::bytes_tokenizer_json;
 pub use limits::PIECE_BYTES;
 pub use manifest::{DataManifest, ShardInfo};

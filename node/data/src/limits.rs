@@ -17,6 +17,9 @@ pub const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 
 /// Files of all sources together.
 pub const FILES_MAX: usize = 1_000_000;
+/// Bytes of the name of an opaque file, and of the list of all of them.
+pub const FILE_NAME_BYTES_MAX: usize = 1_024;
+pub const FILE_LIST_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of one line of a .jsonl file.
 pub const JSONL_LINE_BYTES_MAX: usize = 16 << 20;
 /// Log2 of the memory that a .zst file may ask for (128 MiB, which the `zstd` tool itself accepts by default).

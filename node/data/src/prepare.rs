@@ -113,7 +113,7 @@ fn fingerprint(options: &CorpusOptions, tokenizer: &Digest, files: &[SourceFile]
 }
 
 /// The data set that an earlier start made of the same sources, if it is whole.
-fn reuse(
+pub(crate) fn reuse(
     cache: &Cache,
     fingerprint: &Digest,
     progress: &mut dyn FnMut(PrepareProgress),

@@ -1,5 +1,5 @@
-//! A model that trainers have brought, as other programs get it: under the trainers' names and types, with the small files
-//! that a trainer has left for it (`docs/bridge.md`, section 3.5).
+//! A model that trainers have brought, as other programs get it: under the trainers' names and types, with the small
+//! files that a trainer has left for it (`docs/bridge.md`, section 3.5).
 
 use crate::exit::{Code, Failure};
 use crate::runtime::{SCHEMA_FILE, kept_schema};
@@ -47,8 +47,8 @@ impl Brought {
         let schema = among.filter(|schema| schema.is_of(task)).or_else(|| kept_schema(home?, task));
         let schema = schema.ok_or_else(|| {
             let why = format!(
-                "{source} lacks {SCHEMA_FILE}, which names the run's tensors: start the node again, which fetches it, or \
-                 name the folder of another node of the run"
+                "{source} lacks {SCHEMA_FILE}, which names the run's tensors: start the node again, which fetches it, \
+                 or name the folder of another node of the run"
             );
             Failure::message(Code::ConfigMismatch, why)
         })?;

@@ -34,6 +34,7 @@ impl RunFile {
         let (Some(task), Some(root)) = (&spec.task, spec.beginning) else { return false };
         if spec.name == self.name {
             self.take_task(task, root);
+            self.data.manifest = (spec.data.manifest != Digest::default()).then(|| spec.data.manifest.to_string());
         }
         spec.name == self.name
     }
@@ -69,6 +70,10 @@ impl RunFile {
             if self.is_private() {
                 return Err(usage("data.mode = \"private\" goes with [task] kind = \"external\"".into()));
             }
+            if !self.data.files.is_empty() {
+                let why = "data.files goes with [task] kind = \"external\": text to train on is named in data.sources";
+                return Err(usage(why.into()));
+            }
             return Ok(None);
         }
         if let Some(key) = self.written_size() {
@@ -97,8 +102,9 @@ impl RunFile {
     }
 
     /// Model and data of the specification, if the task is external.
-    pub(super) fn of_external(&self) -> (ModelSpec, DataSpec) {
-        (ModelSpec::of_external(), DataSpec::of_external())
+    pub(super) fn of_external(&self) -> Result<(ModelSpec, DataSpec), Failure> {
+        let manifest = self.manifest()?.unwrap_or_default();
+        Ok((ModelSpec::of_external(), DataSpec { manifest, ..DataSpec::of_external() }))
     }
 
     /// A key of `[model]` that means something for the built-in model only. A preset is in every file that a node has
@@ -144,7 +150,7 @@ mod tests {
         assert!(refused(&plain).contains("the founder's trainer gives it"));
         plain.take_task(&task(), Digest([6; 32]));
         assert!(!plain.awaits_founder());
-        let (model, data) = plain.of_external();
+        let (model, data) = plain.of_external().expect("no digest is wrong");
         let spec = plain.spec(data.clone(), 2).expect("it is sound");
         assert_eq!((spec.task.as_ref(), spec.beginning), (Some(&task()), Some(Digest([6; 32]))));
         assert_eq!((&spec.model, &spec.data), (&model, &data));
@@ -156,10 +162,27 @@ mod tests {
     }
 
     #[test]
+    fn files_are_named_by_their_manifest() {
+        let mut named = file("[task]\nkind = \"external\"\n[data]\nfiles = [\"train/*.bin\"]\n");
+        let digest = Digest([7; 32]);
+        named.data.manifest = Some(digest.to_string());
+        named.take_task(&task(), Digest([6; 32]));
+        let spec = named.spec(DataSpec::of_external(), 0).expect("it is sound");
+        assert_eq!((spec.data.manifest, spec.data.tokenizer), (digest, Digest::default()));
+        // A file that does not know them yet finds them with the task.
+        let mut again = file("[task]\nkind = \"external\"\n[data]\nfiles = [\"train/*.bin\"]\n");
+        assert!(again.take_from(&spec) && again.spec(DataSpec::of_external(), 0).ok() == Some(spec));
+        named.data.manifest = Some("abc".into());
+        let why = named.spec(DataSpec::of_external(), 0).map(drop).expect_err("no digest").error.to_string();
+        assert!(why.contains("data.manifest = \"abc\" is not 64 hex digits"), "{why}");
+    }
+
+    #[test]
     fn what_does_not_go_together_is_refused() {
         assert!(file("").external().expect("the built-in task").is_none());
         assert!(refused(&file("[data]\nmode = \"private\"\n")).contains("goes with [task]"));
         assert!(refused(&file("[task]\nweight = 3\n")).contains("only kind = \"external\""));
+        assert!(refused(&file("[data]\nfiles = [\"a\"]\n")).contains("text to train on is named in data.sources"));
         let every_step = file("sync = \"every-step\"\n[task]\nkind = \"external\"\n").before_founding();
         let why = every_step.map(drop).expect_err("gradients are averaged").error.to_string();
         assert!(why.contains("sync.mode = every-step: must be \"rounds\""), "{why}");

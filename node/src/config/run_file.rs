@@ -72,6 +72,11 @@ impl Written {
         &self.text
     }
 
+    /// The folder of the file; that of the process if it was made otherwise.
+    pub fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
     /// A complaint that begins with a key, with the line of that key.
     fn line(&self, said: &str) -> String {
         let key = said.split([' ', ':']).next().unwrap_or_default();
@@ -104,7 +109,10 @@ pub struct DataTable {
     pub holdout: f64,
     /// Text beyond this many bytes is not used.
     pub bytes_max: u64,
-    /// Digest of the data manifest, for nodes that have no copy of the text: they fetch it from peers.
+    /// Files, folders or globs whose content trainers get in a folder, with an external task.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// Digest of the data manifest, for nodes that have no copy of the text or the files: they fetch it from peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
     /// The owner of the data, with an external task.
@@ -128,6 +136,7 @@ impl Default for DataTable {
             tokenizer: "bytes".into(),
             holdout: 0.01,
             bytes_max: 64 << 20,
+            files: Vec::new(),
             manifest: None,
             mode: None,
         }
@@ -218,7 +227,9 @@ impl RunFile {
         })?;
         let mut file = Self::parse(&text, path)?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();
+        for sources in [&mut file.data.sources, &mut file.data.files] {
+            *sources = sources.iter().map(|source| relative_to(folder, source)).collect();
+        }
         if file.data.tokenizer != "bytes" {
             file.data.tokenizer = relative_to(folder, &file.data.tokenizer);
         }
@@ -265,7 +276,7 @@ impl RunFile {
         let sync = self.sync.spec(steps)?;
         let task = self.external()?;
         let (model, data) = match task {
-            Some(_) => self.of_external(),
+            Some(_) => self.of_external()?,
             None => (self.model.spec(tokenizer_vocab)?, data),
         };
         let spec = RunSpec {
@@ -323,10 +334,14 @@ impl RunFile {
 
     /// The manifest digest given in the file, if any.
     pub fn pinned_manifest(&self) -> Result<Option<Digest>, Failure> {
+        self.manifest().map_err(|failure| self.written.place(&failure))
+    }
+
+    /// The same, with a failure that does not name the file.
+    pub(super) fn manifest(&self) -> Result<Option<Digest>, Failure> {
         let Some(text) = &self.data.manifest else { return Ok(None) };
         let why = || format!("data.manifest = \"{text}\" is not 64 hex digits: take those that a node shows");
-        let wrong = || self.written.place(&Failure::message(Code::Usage, why()));
-        Digest::from_hex(text).map(Some).ok_or_else(wrong)
+        Digest::from_hex(text).map(Some).ok_or_else(|| Failure::message(Code::Usage, why()))
     }
 }
 

@@ -72,6 +72,7 @@ impl Again {
         if let Some(run) = &mut run {
             let sources = if data.is_empty() { run.data.sources.as_slice() } else { data };
             run.data.sources = sources.iter().map(|source| absolute_text(source, CRATES_SOURCE)).collect();
+            run.data.files = run.data.files.iter().map(|file| absolute_text(file, CRATES_SOURCE)).collect();
             run.data.tokenizer = absolute_text(&run.data.tokenizer, "bytes");
         }
         Self { ticket, node, run }

@@ -22,5 +22,5 @@ pub use command::TrainerCommand;
 pub use door::Door;
 pub use external::External;
 pub use founding::{Founded, Wish, found};
-pub use link::{EXPORTS, Terms, Wanted};
+pub use link::{Terms, Wanted, exports_folder, trainer_folder};
 pub use note::Note;

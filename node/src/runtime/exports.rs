@@ -1,7 +1,7 @@
-//! The files that go with a model which a trainer has brought: the document of its tensors, and the small files that the
-//! trainer leaves for exports (`docs/bridge.md`, section 3.5).
+//! The files that go with a model which a trainer has brought: the document of its tensors, and the small files that
+//! the trainer leaves for exports (`docs/bridge.md`, section 3.5).
 
-use super::guest::exports_folder;
+use super::bridge::exports_folder;
 use super::learned::{SCHEMA_FILE, kept_schema};
 use super::ledger::MoreFiles;
 use super::origin::RunSource;

@@ -1,7 +1,8 @@
 //! The trainer that a node's user brings, from the node's start to its end: its socket, its command, and with a founder
 //! the first state of the run (`docs/bridge.md`).
 
-use super::bridge::{Door, EXPORTS, External, Founded, Note, Terms, TrainerCommand, Wanted, Wish, found};
+use super::bridge::{Door, External, Founded, Note, Terms, TrainerCommand, Wanted, Wish, found, trainer_folder};
+use super::files::{self, Files};
 use super::learned::keep_schema;
 use super::origin::Asked;
 use crate::cli::TrainArgs;
@@ -14,15 +15,13 @@ use starling_protocol::run::{ExternalSpec, RunSpec, TaskSchema};
 use starling_protocol::state::State;
 use starling_protocol::wire;
 use starling_store::Run;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time in which the trainer of a node that was killed comes to the next one: it tries every five seconds.
 const COMES_BACK: Duration = Duration::from_secs(6);
-/// Name of the folder of what the trainer keeps with the node, in the node's folder.
-const FOLDER: &str = "trainer";
 
 /// The trainer's side of a node. Its command ends when this is dropped.
 pub struct Guest {
@@ -31,6 +30,8 @@ pub struct Guest {
     patience: Duration,
     note: Arc<Note>,
     _command: Option<TrainerCommand>,
+    /// Held for the thread that waits for them.
+    _files: Option<Files>,
 }
 
 impl Guest {
@@ -39,14 +40,15 @@ impl Guest {
         (args, node, home): (&TrainArgs, &NodeFile, &Path),
         spec: &RunSpec,
         task: &ExternalSpec,
-        (schema, me): (TaskSchema, String),
+        (schema, me, files): (TaskSchema, String, Option<Files>),
     ) -> Result<Self, Failure> {
         let wanted = Wanted::Fellow { task: task.clone(), schema: schema.clone() };
         let steps = spec.inner.steps;
         let terms = terms(home, (&spec.name, me), (spec.inner.samples(1), steps), wanted);
         let door = Arc::new(Door::open(home, terms)?);
-        let command = command(args, &door)?;
-        Ok(Self { door, schema, patience: node.trainer.patience(), note: Arc::default(), _command: command })
+        let command = command(args, &door, files.as_ref())?;
+        let patience = node.trainer.patience();
+        Ok(Self { door, schema, patience, note: Arc::default(), _command: command, _files: files })
     }
 
     /// The tensors of the run.
@@ -88,7 +90,7 @@ pub async fn begin(args: &TrainArgs, node: &NodeFile, asked: &mut Asked) -> Resu
     if bound.is_some_and(|spec| file.take_from(&spec)) {
         return Ok(None);
     }
-    let founding = file.before_founding()?;
+    file.before_founding()?;
     let joins = asked.ticket.is_some() || !node.bootstrap.is_empty() && !args.init;
     if joins {
         let why = "the run's task is not in its file: come with --join TICKET, or with the run file that \
@@ -100,22 +102,23 @@ pub async fn begin(args: &TrainArgs, node: &NodeFile, asked: &mut Asked) -> Resu
                    train.py`, or give --trainer wait and start it elsewhere";
         return Err(Failure::message(Code::Usage, why));
     }
-    founded((args, node, &home), file, &founding).await.map(Some)
+    founded((args, node, &home), file).await.map(Some)
 }
 
 /// Waits for the founder's trainer.
 async fn founded(
     (args, node, home): (&TrainArgs, &NodeFile, &Path),
     file: &mut RunFile,
-    founding: &RunSpec,
 ) -> Result<(Guest, State), Failure> {
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
+    let files = files::begun(file, &node.cache_folder(), home).await?;
+    let founding = file.before_founding()?;
     let wish = Wish { private: file.is_private(), weight: file.task.weight };
     let wanted = Wanted::Founder { private: wish.private };
     let lease = (founding.inner.samples(1), founding.inner.steps);
     let terms = terms(home, (&file.name, identity.node_id().to_string()), lease, wanted);
     let door = Arc::new(Door::open(home, terms)?);
-    let command = command(args, &door)?;
+    let command = command(args, &door, files.as_ref())?;
     tracing::info!("waiting for the trainer that the run begins with, at {}", door.path().display());
     let is_wanted = Arc::new(AtomicBool::new(true));
     let (theirs, asks) = (door.clone(), is_wanted.clone());
@@ -131,27 +134,29 @@ async fn founded(
     let Founded { task, schema, state } = founded;
     file.take_task(&task, root);
     keep_schema(home, &schema).context("cannot write the names of the run's tensors")?;
-    let guest = Guest { door, schema, patience: node.trainer.patience(), note: Arc::default(), _command: command };
+    let (patience, note) = (node.trainer.patience(), Arc::default());
+    let guest = Guest { door, schema, patience, note, _command: command, _files: files };
     Ok((guest, state))
-}
-
-/// The folder in which the trainer of the node leaves what goes with an exported model.
-pub fn exports_folder(home: &Path) -> PathBuf {
-    home.join(FOLDER).join(EXPORTS)
 }
 
 fn terms(home: &Path, (run, node): (&str, String), (unit, steps): (u64, u32), wanted: Wanted) -> Terms {
     let home = std::path::absolute(home).unwrap_or_else(|_| home.to_path_buf());
-    Terms { wanted, run: run.to_owned(), node, unit, steps, folder: home.join(FOLDER) }
+    Terms { wanted, run: run.to_owned(), node, unit, steps, folder: trainer_folder(&home) }
 }
 
-/// Starts the trainer's command, if there is one. A trainer that a killed node has left keeps its device, so that no
-/// second one is started beside it.
-fn command(args: &TrainArgs, door: &Arc<Door>) -> Result<Option<TrainerCommand>, Failure> {
+/// Starts the trainer's command, if there is one, once the files that it reads are here. A trainer that a killed node
+/// has left keeps its device, so that no second one is started beside it.
+fn command(args: &TrainArgs, door: &Arc<Door>, files: Option<&Files>) -> Result<Option<TrainerCommand>, Failure> {
     if args.command.is_empty() {
         return Ok(None);
     }
-    let (theirs, began) = (door.clone(), Instant::now());
-    let is_busy = move || theirs.has_trainer() || theirs.was_left() && began.elapsed() < COMES_BACK;
-    TrainerCommand::start(&args.command, door.path(), is_busy).map(Some)
+    let (theirs, began, are_here) = (door.clone(), Instant::now(), files.map(Files::watch));
+    let waits_for = move || {
+        if are_here.as_ref().is_some_and(|are_here| !are_here.load(Ordering::Acquire)) {
+            return Some("the trainer's files are on their way: its command is started once they are here");
+        }
+        let is_busy = theirs.has_trainer() || theirs.was_left() && began.elapsed() < COMES_BACK;
+        is_busy.then_some("a trainer of a node before this one may be there: the trainer's command waits for its end")
+    };
+    TrainerCommand::start(&args.command, (door.path(), files.map(Files::folder)), waits_for).map(Some)
 }

@@ -28,6 +28,7 @@ mod evidence;
 mod exports;
 mod fellows;
 mod fetches;
+mod files;
 mod first;
 mod footing;
 mod foresight;

@@ -103,7 +103,7 @@ pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String,
             let (spec, pinned) = text::check(file)?;
             Some((spec, data_of(file, &args.data, pinned)))
         }
-        (None, Some(spec)) if spec.task.is_some() => Some((RunSpec::clone(spec), DataTable::default())),
+        (None, Some(spec)) if spec.task.is_some() => Some((RunSpec::clone(spec), data_of_task(spec))),
         (None, Some(spec)) => Some((RunSpec::clone(spec), data_of_specification(spec))),
         (None, None) => None,
     };
@@ -134,6 +134,12 @@ fn data_of(file: &RunFile, overrides: &[String], pinned: Option<Digest>) -> Data
     data.sources = file.corpus(overrides).sources;
     data.manifest = pinned.map(|manifest| manifest.to_string());
     data
+}
+
+/// A specification with an external task names its files by their manifest, if it has some.
+fn data_of_task(spec: &RunSpec) -> DataTable {
+    let named = spec.data.manifest != Digest::default();
+    DataTable { manifest: named.then(|| spec.data.manifest.to_string()), ..DataTable::default() }
 }
 
 /// A specification names the text by its digest, and bytes or another tokenizer by theirs.

@@ -1,4 +1,4 @@
-//! Fetches the shards of text that a lease needs from peers.
+//! Fetches the shards of text that a lease needs from peers, or those of a trainer's files.
 
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchRequest, Item};
@@ -14,9 +14,12 @@ use tokio::sync::mpsc;
 /// Fetched shards that may wait to be written.
 const SHARDS_WAITING: usize = 2;
 
-/// Shards that the lease or a validation reads and that this node lacks.
+/// Shards that the lease or a validation reads and that this node lacks; those of all files, if the task is external.
 pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64) -> Vec<Digest> {
     let absent: BTreeSet<Digest> = data.missing().iter().map(|s| s.digest).collect();
+    if spec.task.is_some() {
+        return absent.into_iter().collect();
+    }
     let seq_len = spec.model.seq_len as usize;
     let sequences = data.train_sequences(seq_len);
     if absent.is_empty() || sequences == 0 {
@@ -40,9 +43,10 @@ pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64
 pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> Result<(), String> {
     let sources: Vec<NodeId> = net.sources();
     if sources.is_empty() {
-        return Err("text is missing here and no peer is connected to fetch it from".into());
+        return Err("data are missing here, and no peer is connected to fetch them from".into());
     }
-    let wanted: Vec<ShardInfo> = data.missing().into_iter().filter(|s| shards.contains(&s.digest)).collect();
+    let asked: BTreeSet<&Digest> = shards.iter().collect();
+    let wanted: Vec<ShardInfo> = data.missing().into_iter().filter(|s| asked.contains(&s.digest)).collect();
     let items = wanted.iter().enumerate().map(|(index, shard)| Item { index, parts: pieces(shard) }).collect();
     let digests: Arc<Vec<Digest>> = Arc::new(wanted.iter().map(|s| s.digest).collect());
     let check = {
@@ -53,7 +57,7 @@ pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> R
     };
     let (done, mut arrived) = mpsc::channel::<(usize, Vec<u8>)>(SHARDS_WAITING);
     let downloader = net.downloader(check);
-    let download = async { downloader.run(items, &sources, done).await.map_err(|e| format!("text: {e}")) };
+    let download = async { downloader.run(items, &sources, done).await.map_err(|e| format!("data: {e}")) };
     let writing = async {
         while let Some((index, bytes)) = arrived.recv().await {
             let Some(digest) = digests.get(index).copied() else { continue };

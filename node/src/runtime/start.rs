@@ -7,6 +7,7 @@ use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
 use super::exports::checkpoint_files;
+use super::files;
 use super::first::{Begins, first_state};
 use super::footing::{bind_run, open_store};
 use super::guest::{self, Guest};
@@ -218,11 +219,13 @@ impl Start<'_> {
         let started = Network::start(&place.identity, options);
         let (net, mut events) = started.map_err(|e| Failure::new(Code::Refused, e))?;
         let (data, mut early) = text::complete(text, &node.cache_folder(), &net, &mut events, screen).await?;
+        let data = Arc::new(data);
         let guest = match (guest, &run.spec.task) {
             (None, Some(task)) => {
                 let network = (&net, &mut events, &mut early);
                 let schema = task_schema::complete(task, &place.home, network, screen).await?;
-                let known = (schema, place.identity.node_id().to_string());
+                let files = files::open(&run.spec, &data, &place.home).await?;
+                let known = (schema, place.identity.node_id().to_string(), files);
                 Some(Guest::open((self.args, node, &place.home), &run.spec, task, known)?)
             }
             (guest, _) => guest,
@@ -234,7 +237,6 @@ impl Start<'_> {
                 data.require_sequences(run.spec.model.seq_len as usize)?;
             }
         }
-        let data = Arc::new(data);
         serving.set_data(data.clone());
         Ok(Connected { net, events, early, data, guest, serving, ticket, ports })
     }

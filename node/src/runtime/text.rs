@@ -1,5 +1,6 @@
 //! Finds the run's text: in this machine's files, its cache, or at peers.
 
+use super::files;
 use crate::config::run_file::{RunFile, tokenizer_choice};
 use crate::exit::{Code, Failure};
 use crate::net::fetch::{Expect, FetchRequest};
@@ -26,11 +27,14 @@ const STRANGERS_ASKED: usize = 8;
 /// Time after which a peer without an answer is asked again.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
-/// The text, as far as it is here.
+/// The text, or the files of an external task, as far as they are here.
 pub enum Text {
     Here(Box<Dataset>),
-    /// Only its manifest's digest is known.
-    Elsewhere(Digest),
+    /// Only the manifest's digest is known, and whether it is that of a text.
+    Elsewhere {
+        manifest: Digest,
+        is_text: bool,
+    },
 }
 
 /// Tokenizes the text that the run file names (or finds it in the cache), and completes the run's specification with
@@ -44,8 +48,7 @@ pub async fn prepare(
     // The rest of the run file is checked before minutes go into tokenizing.
     let (mut spec, pinned) = check(file)?;
     if spec.task.is_some() {
-        let text = find(&spec, overrides, cache).await?;
-        return Ok((spec, text));
+        return with_files(file, spec, overrides, cache).await;
     }
     if let Some(pinned) = pinned {
         spec.data.manifest = pinned;
@@ -63,6 +66,33 @@ pub async fn prepare(
     }
     spec.data.manifest = dataset.manifest().digest();
     Ok((spec, Text::Here(Box::new(dataset))))
+}
+
+/// Finds the files of an external task: in the cache, or where the run file names them. Others than the run's are as
+/// good as none, and peers have the run's.
+async fn with_files(
+    file: &RunFile,
+    mut spec: RunSpec,
+    overrides: &[String],
+    cache: &Path,
+) -> Result<(RunSpec, Text), Failure> {
+    let is_known = spec.data.manifest != Digest::default();
+    let text = find(&spec, overrides, cache).await?;
+    if file.data.files.is_empty() || is_known && matches!(&text, Text::Here(data) if data.missing().is_empty()) {
+        return Ok((spec, text));
+    }
+    match files::prepared(file, cache).await {
+        Ok(Some(data)) => {
+            spec.data.manifest = data.digest();
+            Ok((spec, Text::Here(Box::new(data))))
+        }
+        Err(failure) if is_known => {
+            tracing::warn!("{:#}: the run's files come from peers", failure.error);
+            Ok((spec, text))
+        }
+        Ok(None) => Ok((spec, text)),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// A text of few blocks has another share held out than the run file asks for; says so if it is half as much again.
@@ -85,7 +115,7 @@ fn other_share(manifest: &DataManifest, asked: f64) -> Option<String> {
 /// and the manifest's digest if the file names one.
 pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
     if file.is_external() {
-        return Ok((file.spec(DataSpec::of_external(), 0)?, None));
+        return Ok((file.spec(DataSpec::of_external(), 0)?, file.pinned_manifest()?));
     }
     file.check_text()?;
     let tokenizer = Tokenizer::load(&tokenizer_choice(&file.data.tokenizer))?;
@@ -98,13 +128,15 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     if !overrides.is_empty() {
         return Err(Failure::message(Code::Usage, "--data goes with --run: a ticket names its text by content"));
     }
-    if spec.task.is_some() {
+    let is_text = spec.task.is_none();
+    if !is_text && spec.data.manifest == Digest::default() {
         return Ok(Text::Here(Box::new(Dataset::empty(cache)?)));
     }
     let (digest, cache) = (spec.data.manifest, cache.to_path_buf());
     let opening = move || -> Result<Option<Dataset>, DataError> {
         let dataset = Dataset::open_cached(&cache, &digest)?;
-        if let Some(dataset) = &dataset {
+        // Files may be much more than text, and each shard is checked when it is read.
+        if let Some(dataset) = dataset.as_ref().filter(|_| is_text) {
             // Damaged shards are set aside here, and fetched again.
             dataset.verify(&mut |_| {})?;
         }
@@ -112,7 +144,7 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     };
     match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
         Ok(Some(dataset)) => Ok(Text::Here(Box::new(dataset))),
-        Ok(None) => Ok(Text::Elsewhere(digest)),
+        Ok(None) => Ok(Text::Elsewhere { manifest: digest, is_text }),
         Err(e) => Err(e.into()),
     }
 }
@@ -126,21 +158,23 @@ pub async fn complete(
     events: &mut NetEvents,
     screen: &mut Screen,
 ) -> Result<(Dataset, Vec<NetEvent>), Failure> {
-    let digest = match text {
+    let (digest, why) = match text {
         Text::Here(dataset) => return Ok((*dataset, Vec::new())),
-        Text::Elsewhere(digest) => digest,
+        Text::Elsewhere { manifest, is_text: true } => {
+            (manifest, "a peer that has the run's text: it is not on this machine")
+        }
+        Text::Elsewhere { manifest, is_text: false } => {
+            (manifest, "a peer that has the trainer's files: they are not on this machine")
+        }
     };
-    screen.show(&Event::Waiting {
-        on: Vec::new(),
-        why: "a peer that has the run's text: it is not on this machine".into(),
-    });
+    screen.show(&Event::Waiting { on: Vec::new(), why: why.into() });
     let mut early = Vec::new();
     let mut retry = tokio::time::interval(Duration::from_secs(1));
     let mut search = Search::new();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
-            _ = &mut interrupted => return Err(Failure::message(Code::Refused, "interrupted while waiting for the run's text")),
+            _ = &mut interrupted => return Err(Failure::message(Code::Refused, "interrupted while waiting for the run's data")),
             event = events.recv() => match event {
                 Some(NetEvent::DialFailed { peer, address, why }) => {
                     screen.show(&Event::dial_failed(peer, address, why));

@@ -101,8 +101,9 @@ impl RunSpec {
         let Some(task) = &self.task else { return };
         let must = "left out with task.kind = \"external\": the trainers bring the model";
         check.holds(self.model == ModelSpec::of_external(), "model", "set", must.to_owned());
-        let must = "left out with task.kind = \"external\": the trainers bring the data";
-        check.holds(self.data == DataSpec::of_external(), "data", "set", must.to_owned());
+        let must = "left out with task.kind = \"external\": the trainers turn data into numbers";
+        let tokenizer = DataSpec::of_external().tokenizer;
+        check.holds(self.data.tokenizer == tokenizer, "data.tokenizer", "set", must.to_owned());
         let must = "set with task.kind = \"external\": the founder's trainer gives the first parameters";
         check.holds(self.beginning.is_some(), "model.beginning", "none", must.to_owned());
         let must = "the digest of a schema".to_owned();

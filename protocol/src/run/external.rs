@@ -90,7 +90,8 @@ impl ModelSpec {
 }
 
 impl DataSpec {
-    /// The data of a specification with an external task.
+    /// The data of a specification with an external task, if it names no files. The manifest is that of its files
+    /// otherwise.
     pub fn of_external() -> Self {
         Self { manifest: Digest::default(), tokenizer: Digest::default() }
     }

@@ -230,7 +230,8 @@ fn a_task_has_bounds_and_no_model_beside_it() {
     };
     assert_eq!(keys(|_, _| ()), [""; 0]);
     assert_eq!(keys(|s, _| s.model.vocab = 3), ["model"]);
-    assert_eq!(keys(|s, _| s.data.manifest = Digest([1; 32])), ["data"]);
+    assert_eq!(keys(|s, _| s.data.tokenizer = Digest([1; 32])), ["data.tokenizer"]);
+    assert_eq!(keys(|s, _| s.data.manifest = Digest([1; 32])), [""; 0], "files that nodes give their trainers");
     assert_eq!(keys(|s, _| s.beginning = None), ["model.beginning"]);
     assert_eq!(keys(|_, t| t.schema = Digest::default()), ["task.schema"]);
     assert_eq!(keys(|_, t| t.parameters = 0), ["task.parameters", "task.learned"]);

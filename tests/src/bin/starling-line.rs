@@ -1,6 +1,7 @@
 //! A trainer for tests of the bridge, as a node starts it with `-- starling-line [WEIGHTS]`.
 //!
-//! It writes its process id beside the socket, so that tests can kill it.
+//! It writes its process id beside the socket, so that tests can kill it, and the content of a file of the run's, so
+//! that they see it.
 
 use starling_tests::guest::{End, Line, WEIGHTS};
 use std::io::Write;
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
     };
     let weights = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(WEIGHTS);
     let _ = std::fs::write(socket.with_extension("pid"), std::process::id().to_string());
+    if let Some(files) = std::env::var_os("STARLING_FILES").map(PathBuf::from) {
+        let told = std::fs::read(files.join("samples/one.txt")).unwrap_or_default();
+        let _ = std::fs::write(socket.with_extension("file"), told);
+    }
     let (mut line, mut seen) = (Line::new(weights), Instant::now());
     loop {
         let began = Instant::now();

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// The variable that names the node's socket to the command.
 pub const SOCKET_VARIABLE: &str = "STARLING_TRAINER";
+/// The variable that names the folder of the run's files, if it has some.
+pub const FILES_VARIABLE: &str = "STARLING_FILES";
 /// With this variable the lines of a script in Python come as they are written.
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// The pause before the command is started again: it doubles from the first to the last with each end that comes
@@ -29,6 +31,9 @@ const ENDS: Duration = Duration::from_secs(5);
 /// Bytes of a line that are shown at a time.
 const LINE_BYTES_MAX: usize = 2048;
 
+/// A place that the command is told, by its variable.
+type Place = (&'static str, PathBuf);
+
 /// A command that runs beside the node, and ends when this is dropped.
 pub struct TrainerCommand {
     is_over: Arc<AtomicBool>,
@@ -36,21 +41,25 @@ pub struct TrainerCommand {
 }
 
 impl TrainerCommand {
-    /// Starts the command; later, as long as `is_busy` says that another trainer is here or may come.
+    /// Starts the command, with the node's socket and the folder of the run's files; later, as long as `waits_for` gives
+    /// a reason to wait.
     ///
     /// # Errors
     /// There is no such program.
     pub fn start(
         command: &[String],
-        socket: &Path,
-        is_busy: impl Fn() -> bool + Send + 'static,
+        (socket, files): (&Path, Option<&Path>),
+        waits_for: impl Fn() -> Option<&'static str> + Send + 'static,
     ) -> Result<Self, Failure> {
-        let first = if is_busy() { None } else { Some(launched(command, socket)?) };
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let files = files.map(|files| (FILES_VARIABLE, absolute(files)));
+        let places: Vec<Place> = [(SOCKET_VARIABLE, absolute(socket))].into_iter().chain(files).collect();
+        let first = if waits_for().is_some() { None } else { Some(launched(command, &places)?) };
         let is_over = Arc::new(AtomicBool::new(false));
-        let (command, socket, over) = (command.to_vec(), socket.to_path_buf(), is_over.clone());
+        let (command, over) = (command.to_vec(), is_over.clone());
         let watching = move || {
-            if first.is_some() || has_waited(&is_busy, &over) {
-                watch(first, &command, &socket, &over);
+            if first.is_some() || has_waited(&waits_for, &over) {
+                watch(first, &command, &places, &over);
             }
         };
         let watcher = std::thread::Builder::new().name("trainer-command".into()).spawn(watching)?;
@@ -67,13 +76,12 @@ impl Drop for TrainerCommand {
     }
 }
 
-fn launched(command: &[String], socket: &Path) -> Result<Child, Failure> {
+fn launched(command: &[String], places: &[Place]) -> Result<Child, Failure> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Failure::message(Code::Usage, "name the trainer's command after --, such as `-- python train.py`"));
     };
-    let socket = std::path::absolute(socket).unwrap_or_else(|_| PathBuf::from(socket));
     let mut prepared = Command::new(program);
-    prepared.args(arguments).env(SOCKET_VARIABLE, socket);
+    prepared.args(arguments).env_remove(FILES_VARIABLE).envs(places.iter().map(|(variable, place)| (variable, place)));
     if std::env::var_os(UNBUFFERED).is_none() {
         prepared.env(UNBUFFERED, "1");
     }
@@ -123,10 +131,13 @@ fn show(line: &mut Vec<u8>) {
     line.clear();
 }
 
-/// Waits as long as another trainer is here or may come; false if it is over meanwhile.
-fn has_waited(is_busy: &dyn Fn() -> bool, over: &AtomicBool) -> bool {
-    tracing::info!("a trainer of a node before this one may be there: the trainer's command waits for its end");
-    while is_busy() {
+/// Waits as long as there is a reason, which is told; false if it is over meanwhile.
+fn has_waited(waits_for: &dyn Fn() -> Option<&'static str>, over: &AtomicBool) -> bool {
+    let mut told = None;
+    while let Some(why) = waits_for() {
+        if told.replace(why) != Some(why) {
+            tracing::info!("{why}");
+        }
         if over.load(Ordering::Acquire) {
             return false;
         }
@@ -136,7 +147,7 @@ fn has_waited(is_busy: &dyn Fn() -> bool, over: &AtomicBool) -> bool {
 }
 
 /// Keeps the command running until it is over.
-fn watch(first: Option<Child>, command: &[String], socket: &Path, over: &AtomicBool) {
+fn watch(first: Option<Child>, command: &[String], places: &[Place], over: &AtomicBool) {
     let (mut child, mut pause) = (first, Duration::ZERO);
     loop {
         let started = Instant::now();
@@ -152,7 +163,7 @@ fn watch(first: Option<Child>, command: &[String], socket: &Path, over: &AtomicB
             }
             std::thread::sleep(LOOK);
         }
-        match launched(command, socket) {
+        match launched(command, places) {
             Ok(again) => child = Some(again),
             Err(failure) => {
                 pause = next_pause(pause, Duration::ZERO);
@@ -230,20 +241,22 @@ mod tests {
     fn a_command_gets_the_socket_and_ends_with_the_node() {
         let folder = tempfile::tempdir().expect("a folder");
         let (socket, told) = (folder.path().join("trainer.sock"), folder.path().join("told"));
-        let script = format!("echo \"$STARLING_TRAINER\" > '{0}.new' && mv '{0}.new' '{0}'; sleep 600", told.display());
+        let said = "echo \"$STARLING_TRAINER $STARLING_FILES\"";
+        let script = format!("{said} > '{0}.new' && mv '{0}.new' '{0}'; sleep 600", told.display());
         let command = ["sh", "-c", &script].map(str::to_owned);
-        let running = TrainerCommand::start(&command, &socket, || false).expect("there is a shell");
+        let running =
+            TrainerCommand::start(&command, (&socket, Some(folder.path())), || None).expect("there is a shell");
         let deadline = Instant::now() + Duration::from_secs(20);
         while !told.exists() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
         let said = std::fs::read_to_string(&told).expect("the command has run");
-        assert_eq!(said.trim(), socket.to_string_lossy());
+        assert_eq!(said.trim(), format!("{} {}", socket.display(), folder.path().display()));
         let before = Instant::now();
         drop(running);
         assert!(before.elapsed() < Duration::from_secs(30), "it does not wait for the command's own end");
-        assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], &socket, || false).is_err());
-        assert!(TrainerCommand::start(&[], &socket, || false).is_err());
+        assert!(TrainerCommand::start(&["no-such-program-anywhere".to_owned()], (&socket, None), || None).is_err());
+        assert!(TrainerCommand::start(&[], (&socket, None), || None).is_err());
     }
 
     #[test]
@@ -252,7 +265,7 @@ mod tests {
         let told = folder.path().join("told");
         let script = format!("sleep 600 & echo $! > '{0}.new' && mv '{0}.new' '{0}'; exit 3", told.display());
         let command = ["sh", "-c", &script].map(str::to_owned);
-        let left = launched(&command, &folder.path().join("trainer.sock")).expect("there is a shell");
+        let left = launched(&command, &[]).expect("there is a shell");
         let group = Pid::from_child(&left);
         assert!(ended(left, &AtomicBool::new(false)).is_some_and(|how| how.contains('3')));
         let pid: i32 = std::fs::read_to_string(&told).expect("it ran").trim().parse().expect("a number");
@@ -277,11 +290,11 @@ mod tests {
         let command = ["sh", "-c", &format!("touch '{}'; sleep 600", told.display())].map(str::to_owned);
         let (busy, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let (theirs, looks) = (busy.clone(), asked.clone());
-        let is_busy = move || {
+        let waits_for = move || {
             looks.store(true, Ordering::Release);
-            theirs.load(Ordering::Acquire)
+            theirs.load(Ordering::Acquire).then_some("a trainer is there")
         };
-        let running = TrainerCommand::start(&command, &socket, is_busy).expect("nothing is started yet");
+        let running = TrainerCommand::start(&command, (&socket, None), waits_for).expect("nothing is started yet");
         let deadline = Instant::now() + Duration::from_secs(20);
         // It looks at the trainer again and again, and starts nothing.
         for _ in 0..2 {

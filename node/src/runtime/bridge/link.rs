@@ -9,7 +9,7 @@ use starling_protocol::run::{ExternalSpec, TaskSchema};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time in which a trainer has said who it is.
@@ -21,8 +21,20 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time after which a silence is told of; the next time after twice as long.
 const SILENCE_TOLD: Duration = Duration::from_secs(30);
 
-/// Name of the folder for what goes with an exported model, in the trainer's folder.
-pub const EXPORTS: &str = "export";
+/// Name of the folder of what the trainer keeps with the node, in the node's folder, and in it of the one for what goes
+/// with an exported model.
+const FOLDER: &str = "trainer";
+const EXPORTS: &str = "export";
+
+/// The folder of what the trainer of the node in this folder keeps with it.
+pub fn trainer_folder(home: &Path) -> PathBuf {
+    home.join(FOLDER)
+}
+
+/// The folder in which that trainer leaves what goes with an exported model.
+pub fn exports_folder(home: &Path) -> PathBuf {
+    trainer_folder(home).join(EXPORTS)
+}
 
 /// The conditions on which a trainer is welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +55,8 @@ pub struct Terms {
     pub unit: u64,
     /// Steps of a round.
     pub steps: u32,
-    /// The folder of what the trainer keeps with the node: private state, which is in a part `saved` once some was saved,
-    /// and files for exports.
+    /// The folder of what the trainer keeps with the node: private state, which is in a part `saved` once some was
+    /// saved, and files for exports.
     pub folder: PathBuf,
 }
 
