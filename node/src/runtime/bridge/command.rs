@@ -210,13 +210,36 @@ fn ended(mut child: Child, over: &AtomicBool) -> Option<String> {
 fn end_group(group: Pid) {
     let until = Instant::now() + ENDS;
     let _ = kill_process_group(group, Signal::TERM);
-    while test_kill_process_group(group).is_ok() {
+    while lives(group) {
         if Instant::now() >= until {
             let _ = kill_process_group(group, Signal::KILL);
             return;
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether a process of the group has not ended. One that has, and that nobody buries, as in a container without a process
+/// for that, is none.
+#[cfg(target_os = "linux")]
+fn lives(group: Pid) -> bool {
+    if test_kill_process_group(group).is_err() {
+        return false;
+    }
+    let Ok(processes) = std::fs::read_dir("/proc") else { return true };
+    let group = group.as_raw_nonzero().to_string();
+    processes.flatten().any(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // Behind the name, which may hold anything: state, parent, group.
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let state = fields.next().filter(|state| !matches!(*state, "" | "Z" | "X"));
+        state.is_some() && fields.nth(1) == Some(group.as_str())
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn lives(group: Pid) -> bool {
+    test_kill_process_group(group).is_ok()
 }
 
 #[cfg(test)]
@@ -275,6 +298,23 @@ mod tests {
             std::thread::sleep(LOOK);
         }
         assert!(!runs(pid), "{group:?}");
+    }
+
+    /// A process that has ended and is not buried, as every orphan in some containers, is not waited for.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_group_of_the_dead_does_not_live() {
+        let mut child = Command::new("sh").args(["-c", "read line"]).stdin(Stdio::piped()).process_group(0).spawn();
+        let child = child.as_mut().expect("there is a shell");
+        let group = Pid::from_child(child);
+        assert!(lives(group));
+        drop(child.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while lives(group) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        assert!(!lives(group) && test_kill_process_group(group).is_ok(), "it is not buried yet");
+        child.wait().expect("it has ended");
     }
 
     /// Whether a process is there, and is more than the mark of one that has ended.

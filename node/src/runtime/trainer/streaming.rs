@@ -73,21 +73,13 @@ impl Own {
             return Ok(None);
         }
         let canonical = &state.state.theta;
-        let ahead = self.ahead.take();
-        let steps = ahead.as_ref().map_or(0, |done| done.steps.steps);
-        let ahead = ahead.filter(|_| counts);
-        let outcome = if ahead.is_some() { "kept" } else { "dropped" };
-        metrics::counter!("starling_steps_ahead_total", "outcome" => outcome).increment(u64::from(steps));
+        let ahead = self.end_ahead(counts);
         let mut stepped = std::mem::take(&mut self.stepped);
         let theta = self.theta.get_or_insert_with(|| {
             stepped.clear();
             canonical.clone()
         });
-        let take_in = |values: &mut [f32]| {
-            for range in stepped.iter().map(|fragment| fragments.range(*fragment)) {
-                mix(mixing, &mut values[range.clone()], &canonical[range]);
-            }
-        };
+        let take_in = |values: &mut [f32]| mix_in(values, canonical, (&fragments, &stepped), mixing);
         let steps = match ahead {
             None => {
                 take_in(theta);
@@ -107,6 +99,23 @@ impl Own {
         drop(state);
         worker.task.taken()?;
         Ok(Some(steps))
+    }
+
+    /// Ends the steps ahead, which are returned if they count, and dropped otherwise.
+    fn end_ahead(&mut self, counts: bool) -> Option<Done> {
+        let ahead = self.ahead.take();
+        let steps = ahead.as_ref().map_or(0, |done| done.steps.steps);
+        let ahead = ahead.filter(|_| counts);
+        let outcome = if ahead.is_some() { "kept" } else { "dropped" };
+        metrics::counter!("starling_steps_ahead_total", "outcome" => outcome).increment(u64::from(steps));
+        ahead
+    }
+}
+
+/// Mixes what COMMITs have made of the stepped fragments into parameters.
+fn mix_in(values: &mut [f32], canonical: &[f32], (fragments, stepped): (&Fragments, &BTreeSet<usize>), mixing: f32) {
+    for range in stepped.iter().map(|fragment| fragments.range(*fragment)) {
+        mix(mixing, &mut values[range.clone()], &canonical[range]);
     }
 }
 
@@ -156,17 +165,21 @@ impl Course for Own {
     }
 
     /// The contribution to the fragment of a round from the own parameters, without further steps; none without own
-    /// ones.
+    /// ones. The task is not asked, and need not be there: the next job loads what it goes on from.
     fn retake(&mut self, worker: &mut Worker, round: u64, base: Digest) -> Result<Option<Made>, Trouble> {
-        if self.theta.is_none() || self.load_own(worker, base, None)?.is_none() {
+        let (fragments, shared) = (fragments(worker), worker.state.clone());
+        let state = shared.read();
+        if state.base != base {
             return Ok(None);
         }
-        let Some(theta) = self.theta.take() else { return Ok(None) };
-        let shared = worker.state.clone();
-        let state = shared.read();
-        let made = if state.base == base { Some(fragment_of(worker, round, &state.state.theta, &theta)) } else { None };
+        let Some(mut theta) = self.theta.take() else { return Ok(None) };
+        let (canonical, mixing) = (&state.state.theta, worker.setting.sync.mixing as f32);
+        self.end_ahead(false);
+        let stepped = std::mem::take(&mut self.stepped);
+        mix_in(&mut theta, canonical, (&fragments, &stepped), mixing);
+        let made = fragment_of(worker, round, canonical, &theta);
         self.theta = Some(theta);
-        made.transpose()
+        made.map(Some)
     }
 
     /// Makes inner steps of the round after the one whose record is being made. However they end, they are kept until

@@ -17,10 +17,11 @@ use tokio::sync::mpsc;
 const ELEMENTS: usize = 4 * CHUNK_ELEMENTS;
 const BATCH: u64 = 2;
 
-/// A task whose steps take 1 from every parameter, and are counted.
+/// A task whose steps take 1 from every parameter, and are counted, as its loads are.
 struct Counting {
     parameters: Vec<f32>,
     steps: Arc<AtomicU64>,
+    loads: Arc<AtomicU64>,
 }
 
 impl Task for Counting {
@@ -29,6 +30,7 @@ impl Task for Counting {
     }
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), TaskError> {
+        self.loads.fetch_add(1, Ordering::Relaxed);
         self.parameters = parameters.to_vec();
         Ok(())
     }
@@ -64,6 +66,7 @@ struct Bench {
     own: Own,
     worker: Worker,
     steps: Arc<AtomicU64>,
+    loads: Arc<AtomicU64>,
     _events: mpsc::Receiver<TrainerEvent>,
     _folder: tempfile::TempDir,
 }
@@ -87,7 +90,8 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
     let mut spec = spec();
     (spec.sync.fragments, spec.sync.overlap, spec.sync.mixing) = (fragments, 2, mixing);
     (spec.inner.batch, spec.inner.accumulate) = (BATCH as u32, 1);
-    let (steps, (sender, events)) = (Arc::new(AtomicU64::new(0)), mpsc::channel(64));
+    let (steps, loads, (sender, events)) = (Arc::default(), Arc::default(), mpsc::channel(64));
+    let task = Counting { parameters: vec![0.0; ELEMENTS], steps: Arc::clone(&steps), loads: Arc::clone(&loads) };
     let store = Arc::new(store);
     let fragments = Fragments::of(&spec.sync, ELEMENTS);
     let feedback = Arc::new(FragmentFeedback::restore(&store, &starling_protocol::NodeId([1; 32]), 1, fragments).0);
@@ -96,7 +100,7 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         signs: 0,
         waited: std::time::Duration::ZERO,
         not_finite: false,
-        task: Box::new(Counting { parameters: vec![0.0; ELEMENTS], steps: steps.clone() }),
+        task: Box::new(task),
         setting: Setting { seed: 1, inner: spec.inner, sync: spec.sync, budget: spec.budget, feedback },
         state: Arc::new(SharedState::new(state)),
         store,
@@ -105,7 +109,7 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         cut: Arc::new(AtomicU64::new(0)),
         spare: None,
     };
-    Bench { own: Own::default(), worker, steps, _events: events, _folder: folder }
+    Bench { own: Own::default(), worker, steps, loads, _events: events, _folder: folder }
 }
 
 impl Bench {
@@ -196,10 +200,12 @@ fn a_fragment_is_taken_again_without_steps_and_without_those_ahead() {
     bench.round(1, 1, lease(0));
     bench.ahead(2, 1, lease(8));
     bench.commit(1, 1, -1.0);
+    let loads = bench.loads.load(Ordering::Relaxed);
     let made =
         bench.own.retake(&mut bench.worker, 2, base(2)).expect("it works").expect("there is something to take it from");
     assert!(made.delta.len() == CHUNK_ELEMENTS && made.delta.iter().all(|x| *x == 4.0));
     assert_eq!(bench.steps.load(Ordering::Relaxed), 6);
+    assert_eq!(bench.loads.load(Ordering::Relaxed), loads, "a task that is gone is not needed");
     bench.own.hear(FragmentEvent { start_over: true, ..FragmentEvent::default() });
     assert!(bench.own.retake(&mut bench.worker, 2, base(2)).expect("it works").is_none(), "nothing of its own is left");
     assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 4.0), "from the canonical parameters");
