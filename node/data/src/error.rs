@@ -29,7 +29,10 @@ pub enum DataError {
         "no corpus is named: give --data PATH (a file, a folder or a glob), or leave it out for the default corpus"
     )]
     NoSources,
-    #[error("{} does not exist: check the path of the text (--data, or data.sources in the run file)", path.display())]
+    #[error(
+        "{} does not exist: check the path of the text (on the command line, or data.sources in the run file)",
+        path.display()
+    )]
     NotFound { path: PathBuf },
     #[error("{source_text} is remote, and only local files are read so far: download it and give its path")]
     Remote { source_text: String },
