@@ -64,6 +64,9 @@ pub struct Arguments {
     /// rows it has already are not run again
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Say how many runs have no row there yet, and end
+    #[arg(long)]
+    pub due: bool,
     /// Draw all curves into this file, as SVG
     #[arg(long)]
     pub plot: Option<PathBuf>,

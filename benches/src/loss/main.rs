@@ -55,11 +55,16 @@ fn main() -> Result<()> {
     let settings = arguments.cases.iter().map(|case| Setting::of(&arguments, *case, schedule.as_ref()));
     let settings: Vec<Setting> = settings.collect::<Result<_>>()?;
     let mut bench = Bench::new(&arguments)?;
-    let mut runs: Vec<Runs> =
-        settings.iter().map(|setting| Runs { case: setting.case, losses: Vec::new() }).collect();
+    let seeds = (0..arguments.seeds).map(|n| arguments.first_seed.saturating_add(n));
+    if arguments.due {
+        let due = seeds.map(|seed| settings.iter().filter(|setting| bench.is_due(setting, seed)).count());
+        println!("{}", due.sum::<usize>());
+        return Ok(());
+    }
+    let mut runs: Vec<Runs> = settings.iter().map(|setting| Runs { case: setting.case, losses: Vec::new() }).collect();
     let mut curves: Vec<Curves> =
         settings.iter().map(|setting| Curves { case: setting.case.to_string(), seeds: Vec::new() }).collect();
-    for seed in (0..arguments.seeds).map(|n| arguments.first_seed.saturating_add(n)) {
+    for seed in seeds {
         for ((setting, runs), curves) in settings.iter().zip(&mut runs).zip(&mut curves) {
             let row = bench.row(setting, seed)?;
             runs.losses.push((seed, row.loss));
@@ -98,6 +103,10 @@ impl<'a> Bench<'a> {
             }
         };
         Ok(Self { arguments, text, digest, rows, commit: rows::commit() })
+    }
+
+    fn is_due(&self, setting: &Setting, seed: u64) -> bool {
+        self.rows.find(&setting.key(&self.digest), seed).is_none()
     }
 
     /// The result of a run: its row, or a row that is made by running it.
@@ -154,6 +163,7 @@ mod tests {
         let mut bench = Bench::new(&arguments).unwrap();
         let settings = arguments.cases.iter().map(|case| Setting::of(&arguments, *case, None).unwrap());
         let settings: Vec<Setting> = settings.collect();
+        assert!(settings.iter().all(|setting| bench.is_due(setting, arguments.seeds)));
         let seeds = 1..=arguments.seeds;
         seeds.flat_map(|seed| settings.iter().map(move |setting| (setting, seed)).collect::<Vec<_>>())
             .map(|(setting, seed)| bench.row(setting, seed).unwrap())
