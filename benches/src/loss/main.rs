@@ -34,6 +34,7 @@ use report::Runs;
 use rows::{Row, Rows};
 use schedule::Schedule;
 use setting::Setting;
+use starling_kernels::DeviceChoice;
 use starling_protocol::Digest;
 use text::Text;
 
@@ -116,6 +117,9 @@ impl<'a> Bench<'a> {
             tell(row, &format!("(a row of commit {})", row.commit));
             return Ok(row.clone());
         }
+        if let Some(available) = available_memory().filter(|_| self.arguments.device == DeviceChoice::Cpu) {
+            setting.check_memory(available)?;
+        }
         let text = match self.text.take() {
             Some(text) => text,
             None => Text::new(fixed::text(&fixed::place()?, self.arguments.crates.as_deref())?, self.arguments.seq)?,
@@ -141,6 +145,13 @@ impl<'a> Bench<'a> {
         self.rows.append(row.clone())?;
         Ok(row)
     }
+}
+
+/// Bytes of memory that no program takes, where the system tells.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn tell(row: &Row, how: &str) {

@@ -44,14 +44,15 @@ pub fn play(setting: &Setting, device: &DeviceChoice, text: &Text, seed: u64) ->
 /// Returns the loss at the end.
 fn train(setting: &Setting, device: &DeviceChoice, text: &Text, seed: u64, outcome: &mut Outcome) -> Result<f64> {
     let mut run = Run::new(setting, device, text, seed)?;
-    for round in 0..run.rounds() {
+    let rounds = setting.rounds.len();
+    for round in 0..rounds {
         // Points are at equal tokens in all cases, as near as the cases' rounds allow.
         if run.done().0 * setting.points >= outcome.curve.len() * setting.steps {
             point(&mut run, setting, round, outcome)?;
         }
         run.round(round)?;
     }
-    point(&mut run, setting, run.rounds(), outcome)?;
+    point(&mut run, setting, rounds, outcome)?;
     run.validate(HELD_OUT_MAX)
 }
 

@@ -98,11 +98,6 @@ impl<'a> Run<'a> {
         self.sequences + ((step * of + place) * self.setting.options.batch) as u64
     }
 
-    /// The rounds of the run.
-    pub fn rounds(&self) -> usize {
-        self.setting.rounds.len()
-    }
-
     /// The inner steps that are done, and the tokens that all members have trained on.
     pub fn done(&self) -> (usize, u64) {
         (self.steps, self.sequences * self.setting.model.seq_len as u64)
@@ -153,7 +148,7 @@ impl<'a> Run<'a> {
     /// does its first steps of the next round before it has the average.
     fn stream(&mut self, round: usize, steps: usize) -> Result<()> {
         let overlap = self.setting.case.overlap;
-        let last = round + 1 == self.rounds();
+        let last = round + 1 == self.setting.rounds.len();
         let range = self.fragments.of_round(round as u64 + 1);
         let mut own = self.theta.clone();
         for member in 0..self.members.len() {

@@ -6,7 +6,8 @@ use super::rounds::{Round, even};
 use super::schedule::{MEMBERS_MAX, Schedule};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use starling_kernels::{ModelConfig, TrainerOptions};
+use starling_kernels::host::optimizer::Rule;
+use starling_kernels::{ModelConfig, TrainerOptions, memory_estimate};
 use starling_node::config::run_file::RunFile;
 use starling_protocol::Digest;
 use starling_protocol::run::{DataSpec, OuterSpec, SyncMode};
@@ -78,6 +79,19 @@ impl Setting {
     pub fn tokens(&self) -> u64 {
         let per_step = (self.options.batch * self.model.seq_len) as u64;
         self.rounds.iter().map(|round| (round.steps * round.who.len()) as u64 * per_step).sum()
+    }
+
+    /// Refuses a case whose members do not fit into so many bytes of memory.
+    pub fn check_memory(&self, available: u64) -> Result<()> {
+        let (estimate, inner) = (memory_estimate(&self.model, &self.options), self.case.inner);
+        // A contribution and a residual; with another optimizer also its two moments, a gradient, and parameters.
+        let vectors = if inner == Rule::AdamW { 2 } else { 6 };
+        let of_a_member = estimate.total().saturating_add(vectors * estimate.parameters);
+        let (case, members, need) = (&self.case, self.members, of_a_member.saturating_mul(self.members as u64));
+        let [need_mib, mib] = [need, available].map(|bytes| bytes >> 20);
+        let why = "take fewer members, a smaller batch or preset, or an inner optimizer that keeps less";
+        ensure!(need <= available, "{case}: {members} members with inner={inner} take {need_mib} MiB of {mib}: {why}");
+        Ok(())
     }
 
     /// The outer rate and momentum of a round with so many contributors.
@@ -245,6 +259,19 @@ mod tests {
         assert!(refused(&[], "bf16:ring:members=65").contains("at most 64"));
         assert!(refused(&[], "bf16:ring:overlap=11").contains("10 steps only"));
         assert!(refused(&[], "bf16:ring:batch=100000").contains("less than one step"));
+    }
+
+    #[test]
+    fn members_that_do_not_fit_into_memory_are_refused() {
+        let muon = setting(SMALL, "bf16:ring:inner=muon").unwrap();
+        let refused = muon.check_memory(1 << 20).unwrap_err().to_string();
+        assert!(refused.contains("4 members with inner=muon take") && refused.contains("MiB of 1"), "{refused}");
+        muon.check_memory(1 << 30).unwrap();
+        let need = |case: &str| {
+            let setting = setting(SMALL, case).unwrap();
+            (0..40).find(|power| setting.check_memory(1 << power).is_ok())
+        };
+        assert!(need("bf16:ring") < need("bf16:ring:members=16"));
     }
 
     #[test]
