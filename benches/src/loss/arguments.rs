@@ -22,9 +22,9 @@ pub struct Arguments {
     /// CODEC:ENGINE, with top-k as top-64 and so on, and any of these behind it. Mode: :every-step, :fragments=4,
     /// :overlap=2, :mixing=0.5, :gossip=10 (members meet every 10 steps). Rounds: :steps=40 (of a round), :grow=1..30
     /// or :grow=1..30..5 (rounds grow over the first quarter, and shrink over the last). Optimizers:
-    /// :outer=RATE,MOMENTUM, :inner=adamw|muon|sgd|rmsprop|lion, :lr=, :wd= (weight decay), :batch=, :members=. :null
-    /// flips the last bit of one initial parameter. Repeat for several; all have the same tokens, and the others are
-    /// compared with the first
+    /// :outer=RATE,MOMENTUM, :corrected=10 (these are for rounds of 10 steps, and are corrected for others),
+    /// :inner=adamw|muon|sgd|rmsprop|lion, :lr=, :wd= (weight decay), :batch=, :members=. :null flips the last bit of
+    /// one initial parameter. Repeat for several; all have the same tokens, and the others are compared with the first
     #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
     pub cases: Vec<Case>,
     #[arg(long, default_value = "0.1m")]

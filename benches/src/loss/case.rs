@@ -9,7 +9,8 @@ use starling_protocol::run::{Codec, EngineKind, SyncMode};
 /// Largest number of steps, sequences and so on that a word may give.
 const COUNT_MAX: usize = 1 << 20;
 /// The keys that words may have.
-const KEYS: &str = "fragments, overlap, mixing, steps, gossip, outer, lr, wd, batch, members, inner, grow, null";
+const KEYS: &str =
+    "fragments, overlap, mixing, steps, gossip, outer, corrected, lr, wd, batch, members, inner, grow, null";
 
 /// An engine, a codec and the settings that differ from the other cases'.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Case {
     pub inner: Rule,
     /// Outer rate and momentum.
     pub outer: Option<(f64, f64)>,
+    /// Inner steps of the rounds that rate and momentum are for; rounds of other lengths have theirs corrected.
+    pub corrected: Option<usize>,
     pub lr: Option<f64>,
     pub weight_decay: Option<f64>,
     pub batch: Option<usize>,
@@ -47,6 +50,7 @@ impl Case {
             gossip: None,
             inner: Rule::AdamW,
             outer: None,
+            corrected: None,
             lr: None,
             weight_decay: None,
             batch: None,
@@ -88,6 +92,7 @@ impl Case {
                 let momentum = number("outer's momentum", momentum, "from 0 to below 1", |x| (0.0..1.0).contains(&x))?;
                 self.outer = Some((number("outer's rate", rate, "above 0", |x| x > 0.0)?, momentum));
             }
+            "corrected" => self.corrected = Some(count(key, value)?),
             "lr" => self.lr = Some(number(key, value, "above 0", |x| x > 0.0)?),
             "wd" => self.weight_decay = Some(number(key, value, "of at least 0", |x| x >= 0.0)?),
             "batch" => self.batch = Some(count(key, value)?),
@@ -114,6 +119,10 @@ impl Case {
                 "gossip goes with whole rounds: without fragments, overlap, mixing and every-step",
             ),
             (self.outer.is_some() && !in_rounds, "outer means nothing with every-step: it has no outer optimizer"),
+            (
+                self.corrected.is_some() && (self.streams() || !in_rounds),
+                "corrected goes with whole rounds: without fragments, overlap, mixing and every-step",
+            ),
             (self.grow.is_some() && self.steps.is_some(), "grow and steps both say how long rounds are: give one"),
             (
                 self.grow.is_some() && (self.streams() || self.gossip.is_some() || !in_rounds),
@@ -155,6 +164,7 @@ impl std::fmt::Display for Case {
             write!(f, " outer {rate},{momentum}")?;
         }
         let words = [
+            (" corrected", self.corrected.map(|x| x.to_string())),
             (" members", self.members.map(|x| x.to_string())),
             (" batch", self.batch.map(|x| x.to_string())),
             (" lr", self.lr.map(|x| x.to_string())),
@@ -228,6 +238,7 @@ mod tests {
         assert_eq!((streaming.fragments, streaming.overlap, streaming.mixing), (4, 2, 0.5));
         assert_eq!(case("int8:owners:steps=40:gossip=10").gossip, Some(GossipSpec::every(10)));
         assert_eq!(case("bf16:ring:wd=0").weight_decay, Some(0.0));
+        assert_eq!(case("bf16:ring:corrected=28").to_string(), "bf16 ring corrected 28");
     }
 
     #[test]
@@ -268,6 +279,7 @@ mod tests {
             ("bf16:ring:every-step:fragments=4", "do not go with every-step"),
             ("bf16:ring:gossip=5:overlap=2", "gossip goes with whole rounds"),
             ("bf16:ring:mixing=2", "mixing=2: must be a number from 0 to 1"),
+            ("bf16:ring:corrected=10:every-step", "corrected goes with whole rounds"),
             ("int4:ring", "not for rings"),
         ] {
             let refused = text.parse::<Case>().unwrap_err();

@@ -12,6 +12,7 @@
 mod arguments;
 mod averager;
 mod case;
+mod correction;
 mod fixed;
 mod gossip;
 mod member;

@@ -53,6 +53,7 @@ fn every_way_to_train_learns() {
         "int8:ring",
         "top-1024:owners",
         "int8:owners:grow=1..4",
+        "int8:owners:grow=1..4:corrected=3",
         "bf16:ring:members=1:batch=4",
         "bf16:ring:fragments=2:overlap=1:mixing=0.5",
         "bf16:ring:inner=sgd:lr=0.1",

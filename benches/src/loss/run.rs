@@ -1,6 +1,7 @@
 //! One run of one case: all members in this process, side by side.
 
 use super::averager::Averager;
+use super::correction;
 use super::gossip::Mixing;
 use super::member::{Diverged, Inner, Member};
 use super::setting::Setting;
@@ -140,7 +141,12 @@ impl<'a> Run<'a> {
         }
         let mean = self.averaged(0, who)?;
         let (rate, momentum) = self.setting.outer_for(who.len());
-        ensure!(outer::nesterov(&mut self.theta, &mut self.moments[0], &mean, rate, momentum), Diverged);
+        let (theta, moments) = (&mut self.theta, &mut self.moments[0]);
+        let sound = match self.setting.case.corrected {
+            Some(of) => correction::step(theta, moments, &mean, [rate, momentum], steps as f64 / of as f64),
+            None => outer::nesterov(theta, moments, &mean, rate, momentum),
+        };
+        ensure!(sound, Diverged);
         Ok(())
     }
 

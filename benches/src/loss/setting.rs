@@ -112,7 +112,7 @@ impl Setting {
             format!("fragments {} overlap {} mixing {} gossip {gossip}", case.fragments, case.overlap, case.mixing),
             format!("{} seq {} members {} batch {}", self.preset, model.seq_len, self.members, options.batch),
             format!("inner {} lr {} wd {}", case.inner, self.lr, options.weight_decay),
-            format!("outer {outer}"),
+            format!("outer {outer} corrected {}", case.corrected.unwrap_or(0)),
             format!("{} tokens {} points {}", self.plan, self.tokens(), self.points),
             format!("null {} text {text} numerics {NUMERICS}", case.null),
         ];
@@ -128,8 +128,9 @@ impl Setting {
             "gossip": case.gossip.map(|gossip| gossip.steps), "preset": self.preset, "seq": self.model.seq_len,
             "members": self.members, "batch": options.batch, "inner": case.inner.name(), "lr": self.lr,
             "weight_decay": options.weight_decay, "outer_lr": self.outer.lr_for(self.members),
-            "momentum": self.outer.momentum, "plan": self.plan, "rounds": self.rounds.len(), "steps": self.steps,
-            "tokens": self.tokens(), "threads": options.threads, "null": case.null,
+            "momentum": self.outer.momentum, "corrected": case.corrected, "plan": self.plan,
+            "rounds": self.rounds.len(), "steps": self.steps, "tokens": self.tokens(), "threads": options.threads,
+            "null": case.null,
         })
     }
 }
@@ -229,6 +230,7 @@ mod tests {
             "bf16:ring:lr=1e-3",
             "bf16:ring:wd=0.1",
             "bf16:ring:outer=1,0.5",
+            "bf16:ring:corrected=28",
             "bf16:ring:inner=lion",
             "bf16:ring:batch=2",
             "bf16:ring:members=2",
@@ -269,7 +271,7 @@ mod tests {
         muon.check_memory(1 << 30).unwrap();
         let need = |case: &str| {
             let setting = setting(SMALL, case).unwrap();
-            (0..40).find(|power| setting.check_memory(1 << power).is_ok())
+            (0..40).find(|power| setting.check_memory(1u64 << *power).is_ok())
         };
         assert!(need("bf16:ring") < need("bf16:ring:members=16"));
     }
