@@ -43,6 +43,7 @@ core_is_idle() {
 }
 
 wait_for_core() {
+    core_is_idle || echo "waiting for an idle core"
     while (($(jobs -pr | wc -l) >= most)) || ! core_is_idle; do sleep 1; done
 }
 
