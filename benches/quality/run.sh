@@ -11,6 +11,8 @@ cd "$(dirname "$0")/../.."
 results=${3:-benches/results}
 most=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
 mkdir -p "$results"
+# One file for all lines: a case that two of them have is played once.
+rows=$results/rows.jsonl
 # Two queues would play the same runs.
 if command -v flock >/dev/null; then
     exec 9<"$results"
@@ -70,7 +72,7 @@ lines() {
 while read -r name seeds rest; do
     read -r -a words <<<"$rest"
     for seed in $(seq 1 "$seeds"); do
-        one=("${words[@]}" --threads 1 --first-seed "$seed" --seeds 1 --json "$results/$name.jsonl")
+        one=("${words[@]}" --threads 1 --first-seed "$seed" --seeds 1 --json "$rows")
         [[ $("$bin/bench-loss" "${one[@]}" --due) != 0 ]] || continue
         wait_for_core
         play "$name" "$seed" "${one[@]}" &
@@ -86,7 +88,7 @@ while read -r name seeds rest; do
     fi
     read -r -a words <<<"$rest"
     echo "== $name"
-    "$bin/bench-loss" "${words[@]}" --threads 1 --seeds "$seeds" --json "$results/$name.jsonl" --plot "$results/$name.svg" |
+    "$bin/bench-loss" "${words[@]}" --threads 1 --seeds "$seeds" --json "$rows" --plot "$results/$name.svg" |
         tee "$results/$name.txt" | sed '/^seed /d'
 done < <(lines)
 exit $failed
