@@ -5,6 +5,7 @@ use starling_kernels::host::adamw::{self, Update};
 use starling_kernels::host::optimizer::{Optimizer, Rule};
 use starling_kernels::host::team::Team;
 use starling_kernels::{DeviceChoice, ModelConfig, Schema, TrainError, Trainer, TrainerOptions, open_trainer};
+use starling_protocol::codec::CodecError;
 use std::fmt;
 
 /// The error of a run whose numbers are finite no more.
@@ -21,7 +22,10 @@ impl std::error::Error for Diverged {}
 
 /// Whether a run ended with this error because its numbers were finite no more: that is a result.
 pub fn has_diverged(error: &anyhow::Error) -> bool {
-    error.is::<Diverged>() || matches!(error.downcast_ref::<TrainError>(), Some(TrainError::NotFinite { .. }))
+    let step = matches!(error.downcast_ref::<TrainError>(), Some(TrainError::NotFinite { .. }));
+    let codec = error.downcast_ref::<CodecError>();
+    let codec = matches!(codec, Some(CodecError::NotFinite { .. } | CodecError::TooLarge { .. }));
+    step || codec || error.is::<Diverged>()
 }
 
 /// An inner optimizer on vectors in memory, for a member or for the mean gradient of all.
