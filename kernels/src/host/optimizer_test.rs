@@ -86,11 +86,12 @@ fn each_rule_follows_its_textbook() {
 #[test]
 fn muon_steps_matrices_and_leaves_the_rest_to_adamw() {
     let (muon, adamw) = (trained(Rule::Muon, 1), trained(Rule::AdamW, 1));
-    for tensor in &model().schema().tensors {
+    let schema = model().schema();
+    for tensor in &schema.tensors {
         let same = muon[tensor.range()] == adamw[tensor.range()];
         assert_eq!(same, !is_inner_matrix(tensor), "{}", tensor.name);
     }
-    let embedding = &model().schema().tensors[0];
+    let embedding = &schema.tensors[0];
     assert!(embedding.shape.len() == 2 && !is_inner_matrix(embedding));
 }
 
