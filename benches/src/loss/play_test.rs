@@ -94,3 +94,9 @@ fn a_schedule_is_played_with_its_absences_and_its_time() {
     assert_eq!(outcome.lab_seconds.len(), outcome.curve.len());
     assert!(outcome.loss.is_some_and(|loss| loss < 5.6));
 }
+
+#[test]
+fn a_null_beyond_the_first_layers_gains_is_refused() {
+    let refused = play(&setting("bf16:ring:null=65"), &DeviceChoice::Cpu, &text(), 1).unwrap_err();
+    assert_eq!(refused.to_string(), "null=65: the first layer has 64 gains");
+}
