@@ -43,17 +43,19 @@ RESULTS ?= $(if $(QUICK),out/quality,benches/results)
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
 	@echo "make follower  record short runs, verify them in Python, and flip bytes drawn from SEED=$(SEED); in FOLLOWER=$(FOLLOWER)"
+	@echo "make python  test the package for trainers of one's own; STARLING_PYTHON is a Python that has numpy, and PyTorch for all of it"
 	@echo "make lab     play SCENARIOS=$(SCENARIOS) on an emulated network; reports in LAB_OUT=$(LAB_OUT)"
 	@echo "make test    all tests"
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
 	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab,"
+	@echo "             bench-checkpoint (what a checkpoint adds to a round, some five minutes),"
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
 	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
 	@echo "make bench-quality    the queue of comparisons of validation loss; hours, goes on where it stopped; QUICK=1: minutes;"
@@ -80,6 +82,10 @@ demo: build
 follower: build
 	@tests/scripts/follower.sh $(BIN) $(FOLLOWER) $(SEED)
 
+# The trainer's side of the bridge, beside a node for tests and beside real ones. It is skipped without Python; numpy goes beside the builds.
+python: build
+	@STARLING_BIN=$(BIN) tests/scripts/python.sh
+
 # Where no network can be emulated, on loopback.
 lab: build
 	@$(BIN)/starling-lab run $(SCENARIOS) --quiet --out $(LAB_OUT) --or-plain
@@ -103,6 +109,7 @@ test: system-test
 		$(CARGO) test $(BUILD) --exclude starling-protocol --no-fail-fast && \
 		$(PROTOCOL) test $(PROTOCOL_TESTS) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory lab
 	@$(MAKE) --no-print-directory sim SEEDS=1000 MUTATIONS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3
@@ -118,9 +125,9 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab bench-join bench-round
+bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round
 
-bench-codec bench-train bench-step bench-fetch: build
+bench-codec bench-train bench-step bench-fetch bench-checkpoint: build
 	@JSON=$(JSON) $(BIN)/$@
 
 # After deaths as well, and over limited links where namespaces can be made.

@@ -1,5 +1,6 @@
 //! Shared parts of the benches: the CPU time of this process's threads, its heap, and the file of JSON rows.
 
+pub mod cycles;
 pub mod heap;
 pub mod way;
 

@@ -19,7 +19,7 @@ mod watch;
 pub use engine::engine;
 
 use starling_protocol::message::Evidence;
-use starling_protocol::run::Codec;
+use starling_protocol::run::{Codec, TaskSchema};
 use starling_protocol::wire::{self, WireError};
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, evidence, frame, update};
 
@@ -111,6 +111,10 @@ pub fn revocation(data: &[u8]) {
 
 pub fn amendment(data: &[u8]) {
     canonical(data, wire::decode_amendment, wire::encode_amendment);
+}
+
+pub fn task_schema(data: &[u8]) {
+    canonical(data, TaskSchema::decode, TaskSchema::encode);
 }
 
 /// Header of a tensor frame, and the payload behind it.

@@ -191,6 +191,12 @@ pub struct TrainArgs {
     /// Print the effective configuration and exit
     #[arg(long)]
     pub print_config: bool,
+    /// With `wait`, in a run whose task is external: wait for a trainer that is started elsewhere, as in a notebook
+    #[arg(long, value_name = "wait", value_parser = ["wait"], conflicts_with = "command")]
+    pub trainer: Option<String>,
+    /// The trainer of a run whose task is external: a command that the node runs, and starts again when it ends
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     /// Measure the protocol, not a model: steps take this many milliseconds and change nothing much
     #[arg(long, value_name = "MS", hide = true)]
     pub null_trainer: Option<u64>,
@@ -220,6 +226,9 @@ pub struct InviteArgs {
     /// The only node that it admits (64 hex digits; the same)
     #[arg(long, value_name = "ID")]
     pub holder: Option<String>,
+    /// Show the ticket as a QR code, too
+    #[arg(long)]
+    pub qr: bool,
 }
 
 #[derive(Debug, Args)]

@@ -59,6 +59,15 @@ pub const RUN_NAME_CHARS_MAX: usize = 64;
 pub const OUTER_LR_ENTRIES_MAX: usize = 64;
 /// Parameters of a model.
 pub const PARAMETERS_MAX: u64 = 1 << 36;
+/// Tensors of an external task, bytes of their names, their dimensions, and bytes of all in one document.
+pub const TENSORS_MAX: usize = 16 * 1024;
+pub const TENSOR_NAME_BYTES_MAX: usize = 255;
+pub const TENSOR_DIMENSIONS_MAX: usize = 8;
+pub const SCHEMA_BYTES_MAX: usize = 1 << 20;
+/// Training samples of an external task.
+pub const TASK_SAMPLES_MAX: u64 = 1 << 48;
+/// Samples that one member may be leased in one round of an external task: its trainer gets their numbers in memory.
+pub const LEASE_SAMPLES_MAX: u64 = 1 << 22;
 /// Inner steps of one round: a round that long would take days.
 pub const INNER_STEPS_MAX: u32 = 1 << 20;
 /// Fragments of a run, and inner steps that may overlap the making of a record. Beyond five such steps the published

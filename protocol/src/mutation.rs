@@ -299,6 +299,8 @@ mutations! {
     BeforeHello,
     /// Engine: a READY for any positions is heard.
     AnyLease,
+    /// Engine: the samples of a READY may count more than the run allows.
+    AnyWeight,
     /// Engine: a node that has contradicted itself is let in again.
     WelcomeEquivocators,
     /// Engine: a member without a quorum forks at once. S23.
@@ -321,6 +323,10 @@ mutations! {
     AnyRing,
     /// Outer step: the momentum is not applied ahead.
     PlainMomentum,
+    /// Outer step: elements of kind mean are stepped as learned ones are.
+    LearnMeans,
+    /// Run: any document of tensors is a task's.
+    AnyDocument,
     /// Outer step: AdamW decays parameters of one dimension, too.
     DecayOfGains,
     /// State: the number of vectors is not in the root.

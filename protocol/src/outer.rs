@@ -17,7 +17,12 @@ use adamw::AdamW;
 /// One outer step, in all but its update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    Nesterov { lr: f32, momentum: f32 },
+    /// Elements from `learned` on are of kind mean.
+    Nesterov {
+        lr: f32,
+        momentum: f32,
+        learned: usize,
+    },
     AdamW(AdamW),
 }
 
@@ -26,7 +31,9 @@ impl Rule {
     pub fn of(spec: &RunSpec, parent: &Record, contributors: usize) -> Self {
         match spec.sync.mode {
             SyncMode::Rounds => {
-                Self::Nesterov { lr: spec.outer.lr_for(contributors) as f32, momentum: spec.outer.momentum as f32 }
+                let (lr, momentum) = (spec.outer.lr_for(contributors) as f32, spec.outer.momentum as f32);
+                let learned = spec.task.as_ref().map(|task| usize::try_from(task.learned).unwrap_or(usize::MAX));
+                Self::Nesterov { lr, momentum, learned: learned.unwrap_or(usize::MAX) }
             }
             SyncMode::EveryStep => Self::AdamW(AdamW::of(spec, parent)),
         }
@@ -62,7 +69,14 @@ impl Rule {
         update: &[f32],
     ) -> bool {
         match (self, moments) {
-            (Self::Nesterov { lr, momentum }, [m]) => nesterov(theta, m, update, *lr, *momentum),
+            (Self::Nesterov { lr, momentum, learned }, [m]) => {
+                let all = mutated!(Mutation::LearnMeans);
+                let here = if all { theta.len() } else { learned.saturating_sub(first).min(theta.len()) };
+                let (theta, means) = theta.split_at_mut(here);
+                let (m, _) = m.split_at_mut(here);
+                let (update, measured) = update.split_at(here);
+                nesterov(theta, m, update, *lr, *momentum) & mean(means, measured)
+            }
             (Self::AdamW(adamw), [m, v]) => adamw.step(scale, first, theta, [m, v], update),
             _ => false,
         }
@@ -116,9 +130,47 @@ pub fn nesterov(theta: &mut [f32], momentum: &mut [f32], update: &[f32], lr: f32
     finite
 }
 
+/// The step of elements of kind mean, in place: `theta <- theta - d`, rounded once. Their momentum stays zero.
+///
+/// Returns whether all results are finite; if not, the state is lost and the caller drops it.
+fn mean(theta: &mut [f32], update: &[f32]) -> bool {
+    let mut finite = true;
+    for (theta, d) in theta.iter_mut().zip(update) {
+        *theta -= *d;
+        finite &= theta.is_finite();
+    }
+    finite
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::sample::{record, spec, spec_with_task};
+
+    #[test]
+    fn means_are_taken_as_they_are() {
+        let mut spec = spec_with_task();
+        let task = spec.task.as_mut().unwrap();
+        (task.parameters, task.learned) = (5, 3);
+        let rule = Rule::of(&spec, &record(), 1);
+        let d = [0.5f32, -0.25, 1.0, 0.125, -2.0];
+        let begun = State::initial(vec![1.0; 5], SyncMode::Rounds);
+        let mut whole = begun.clone();
+        assert!(rule.apply(&mut whole, &d) && rule.apply(&mut whole, &d));
+        assert_eq!((&whole.theta[3..], &whole.moments[0][3..]), (&[0.75, 5.0][..], &[0.0; 2][..]));
+        let mut learned = State::initial(vec![1.0; 3], SyncMode::Rounds);
+        (0..2).for_each(|_| assert!(rule.apply(&mut learned, &d[..3])));
+        assert_eq!((&whole.theta[..3], &whole.moments[0][..3]), (&learned.theta[..], &learned.moments[0][..]));
+        // Pieces that begin before, at and behind the first mean.
+        let mut parts = begun;
+        for range in [0..2, 2..4, 4..5, 0..3, 3..5] {
+            assert!(rule.apply_at(&mut parts, range.start, &d[range]));
+        }
+        assert_eq!(parts, whole);
+        assert!(!rule.apply_at(&mut parts, 3, &[f32::INFINITY, 0.0]), "the state is lost");
+        let all = Rule::Nesterov { lr: 0.9, momentum: 0.9, learned: usize::MAX };
+        assert_eq!(Rule::of(&self::spec(), &record(), 1), all);
+    }
 
     #[test]
     fn follows_the_formula_to_the_bit() {

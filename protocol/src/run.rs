@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 pub(crate) mod bytes;
 mod check;
 mod codec;
+mod external;
 mod gains;
+mod task;
 
 pub use check::{Problem, RunError};
 pub use codec::{Codec, EngineKind, SyncMode};
 pub use gains::Gains;
+pub use task::{ExternalSpec, SchemaError, TaskSchema, TaskTensor, TensorKind, TensorType};
 
 /// The specification of a run. Two nodes train together exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,9 @@ pub struct RunSpec {
     /// only there if it is (`run/bytes.rs`).
     #[serde(skip)]
     pub beginning: Option<Digest>,
+    /// The task of the nodes, if it is not the language model of `model`. Its bytes are only there if it is.
+    #[serde(skip)]
+    pub task: Option<ExternalSpec>,
 }
 
 /// Sizes of a decoder-only transformer.
@@ -203,7 +209,8 @@ impl RunSpec {
     /// Every key in dotted form with its value as text; distinct values have distinct texts.
     fn entries(&self) -> Vec<(&'static str, String)> {
         let Self { name, seed, creator, model, data, inner, outer, sync, .. } = self;
-        let Self { partition, admission, join, budget, beginning, .. } = self;
+        let Self { partition, admission, join, budget, beginning, task, .. } = self;
+        let task = |value: fn(&ExternalSpec) -> String| task.as_ref().map_or_else(|| "none".to_owned(), value);
         let beginning = beginning.map_or_else(|| "none".to_owned(), |root| root.to_string());
         let creator = creator.map_or_else(|| "none".to_owned(), |id| id.to_string());
         // Debug prints the shortest text that reads back as the same float.
@@ -254,6 +261,12 @@ impl RunSpec {
             ("join.share", join.share.to_string()),
             ("budget.rounds", budget.rounds.to_string()),
             ("budget.tokens", budget.tokens.to_string()),
+            ("task.schema", task(|task| task.schema.to_string())),
+            ("task.frozen", task(|task| task.frozen.to_string())),
+            ("task.parameters", task(|task| task.parameters.to_string())),
+            ("task.learned", task(|task| task.learned.to_string())),
+            ("task.samples", task(|task| task.samples.to_string())),
+            ("task.weight", task(|task| task.weight.to_string())),
         ]
     }
 }

@@ -56,6 +56,7 @@ pub fn spec() -> RunSpec {
         join: JoinSpec { patience_ms: 60_000, share: 25 },
         budget: Budget { rounds: 100, tokens: 0 },
         beginning: None,
+        task: None,
     }
 }
 

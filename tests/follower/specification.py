@@ -120,6 +120,22 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Task:
+    """§2.8.7"""
+
+    schema: B32
+    frozen: B32
+    parameters: U64
+    learned: U64
+    samples: U64
+    weight: U32
+
+
+# The model and the data of a run with a task (§2.8.7).
+OF_TASK = (Model(2, 2, 1, 1, 1, 1, 1, True, 1.0, 0.1), Data(ZERO, ZERO))
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """§2.1.1"""
 
@@ -136,6 +152,7 @@ class RunSpec:
     join: Join
     budget: Budget
     beginning: Annotated[bytes | None, Rest(1, B32)]
+    task: Annotated[Task | None, Rest(2, Task)]
 
     @property
     def unit(self) -> int:
@@ -145,9 +162,16 @@ class RunSpec:
     @property
     def parameters(self) -> int:
         """§2.1.4"""
+        if self.task is not None:
+            return self.task.parameters
         m = self.model
         d, kv = m.d_model, m.d_model // m.heads * m.kv_heads
         return m.layers * (2 * d + 2 * d * d + 2 * d * kv + 3 * d * m.ffn) + m.vocab * d * (1 if m.tied else 2) + d
+
+    @property
+    def weight(self) -> int:
+        """W of §2.1.4."""
+        return self.task.weight if self.task is not None else self.model.seq_len
 
     def outer_rate(self, contributors: int) -> float:
         """§2.1.5 rule 2"""
@@ -155,7 +179,7 @@ class RunSpec:
 
     def rounds_max(self) -> float:
         """§2.1.5 rule 3"""
-        step = self.inner.steps * self.unit * self.model.seq_len
+        step = self.inner.steps * self.unit * self.weight
         bounds = [b for b in (self.budget.rounds, -(-self.budget.tokens // step)) if b > 0]
         return min(bounds, default=math.inf)
 
@@ -200,11 +224,20 @@ def ranges(spec: RunSpec) -> list[tuple[str, bool]]:
         ("probation", a.probation <= (4096 if a.mode == 1 else 0)),
         ("creator", a.mode != TICKET or spec.creator is not None),
         ("beginning", spec.beginning != ZERO),
+        ("task", spec.task is None or fits_task(spec, spec.task)),
     ]
     if all(holds for _, holds in rows):
         fits = 1 <= m.kv_heads <= m.heads and m.heads % m.kv_heads == 0 and m.d_model % (2 * m.heads) == 0
         rows += [("kv_heads or d_model", fits), *sync_ranges(spec)]
     return rows
+
+
+def fits_task(spec: RunSpec, task: Task) -> bool:
+    """§2.8.7"""
+    counts = 1 <= task.learned <= task.parameters <= 2**36 and task.samples <= 2**48 and task.weight >= 1
+    lease = spec.sync.mode == ROUNDS and spec.inner.steps * spec.unit <= 2**22
+    named = task.schema != ZERO and spec.beginning is not None
+    return counts and lease and named and (spec.model, spec.data) == OF_TASK
 
 
 def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:

@@ -114,7 +114,8 @@ def read_manifest(spec: RunSpec, data: bytes) -> tuple[bytes, list[bytes]]:
     count = vectors * -(-spec.parameters // STATE_CHUNK)
     demand(len(data) == 43 + 32 * count, "§2.8.4", "the manifest has another length")
     version, schema, parameters, told = struct.unpack("<H32sQB", data[:43])
-    fits = (version, schema, parameters, told) == (2, schema_of(tensors_of(spec.model)), spec.parameters, vectors)
+    run = spec.task.schema if spec.task is not None else schema_of(tensors_of(spec.model))
+    fits = (version, schema, parameters, told) == (2, run, spec.parameters, vectors)
     demand(fits, "§2.8.4", "version, schema, P or vectors are not those of the run")
     return schema, [data[at : at + 32] for at in range(43, len(data), 32)]
 
@@ -136,7 +137,7 @@ def step(spec: RunSpec, parent: Record, record: Record, update: bytes, state: St
         if spec.sync.mode == EVERY_STEP:
             after = adamw(spec, parent.tokens, record.round, d, before)
         else:
-            after = momentum(spec, len(record.contributors), d, before)
+            after = momentum(spec, len(record.contributors), d, before, here.start)
     demand(all(bool(np.isfinite(vector).all()) for vector in after), "§3.8", "an element is not finite after the step")
     vectors = [vector.copy() for vector in state.vectors]
     for vector, part in zip(vectors, after):
@@ -144,13 +145,17 @@ def step(spec: RunSpec, parent: Record, record: Record, update: bytes, state: St
     return State(tuple(vectors), state.schema)
 
 
-def momentum(spec: RunSpec, contributors: int, d: Floats, before: list[Floats]) -> list[Floats]:
-    """§3.8.1"""
+def momentum(spec: RunSpec, contributors: int, d: Floats, before: list[Floats], first: int) -> list[Floats]:
+    """§3.8.1, and §3.8.3 for elements of kind mean. `first` is the first element's place in the state."""
     lr, mu = np.float32(spec.outer_rate(contributors)), np.float32(spec.outer.momentum)
     theta, m = before
-    m = mu * m + d
-    ahead: Floats = d + mu * m
-    return [theta - lr * ahead, m]
+    moved: Floats = mu * m + d
+    ahead: Floats = d + mu * moved
+    stepped: Floats = theta - lr * ahead
+    if spec.task is not None:
+        means = slice(max(spec.task.learned - first, 0), None)
+        moved[means], stepped[means] = m[means], theta[means] - d[means]
+    return [stepped, moved]
 
 
 def cosine(x: float) -> float:

@@ -1,5 +1,6 @@
 """Reads the vectors of `protocol/vectors` by the specification: each document of wire.txt, each payload of codec.txt."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +65,26 @@ class Revocation:
     signature: Sig
 
 
+@dataclass(frozen=True)
+class TaskTensor:
+    """§2.8.7"""
+
+    name: Annotated[bytes, BytesOf(255)]
+    kind: Annotated[int, OneOf(1, 2)]
+    dtype: Annotated[int, OneOf(1, 4)]
+    shape: Annotated[tuple[int, ...], ListOf(U32, 8)]
+
+
+def read_schema(data: bytes) -> tuple[int, int]:
+    """The elements of a task's document, and of those the learned ones (§2.8.7)."""
+    tensors: tuple[TaskTensor, ...] = decode((Annotated[Any, ListOf(TaskTensor, 16_384)],), data, 1 << 20)[0]
+    kinds, names = [tensor.kind for tensor in tensors], {tensor.name for tensor in tensors}
+    plain = all(0x21 <= byte <= 0x7E for name in names for byte in name) and all(names)
+    demand(kinds[:1] == [1] and kinds == sorted(kinds) and len(names) == len(tensors) and plain, "§2.8.7", "no schema")
+    sizes = [math.prod(tensor.shape) for tensor in tensors]
+    return sum(sizes), sum(size for size, kind in zip(sizes, kinds) if kind == 1)
+
+
 def check_wire(path: Path) -> int:
     """Decodes every document, and compares every digest and signature; returns the number of lines that hold."""
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
@@ -71,6 +92,12 @@ def check_wire(path: Path) -> int:
     spec, run = read_spec(v["spec"])
     read_spec(v["spec-with-pairs"])
     demand(read_spec(v["spec-from-weights"])[0].beginning == bytes([0xB1]) * 32, "§2.1.1", "the beginning is another")
+    task = read_spec(v["spec-with-task"])[0].task
+    schema = digest("starling task schema v1", v["task-schema"])
+    elements, learned = read_schema(v["task-schema"])
+    demand(task is not None and (schema, elements, learned) == (task.schema, task.parameters, task.learned), "§2.8.7",
+           "the schema is not the task's")
+    demand(v["task-schema-digest"] == schema, "§1.1.1", "the schema's digest is another")
     record, fork = read_record(v["record"]), read_record(v["fork-record"])
     names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
     lineage = digest("starling fork v1", record.record.lineage, record.digest, names)

@@ -2,6 +2,7 @@
 
 pub mod demo;
 pub mod flock;
+pub mod guest;
 pub mod kills;
 pub mod letters;
 pub mod memory;

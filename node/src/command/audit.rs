@@ -63,6 +63,10 @@ fn audit(store: &Store, length: u64) -> Result<(Summary, Option<String>), Failur
 
 /// Training sequences of an epoch. They depend on the text, which is in the cache where a node has trained.
 fn epoch_length(args: &AuditArgs, spec: &RunSpec) -> Result<u64, Failure> {
+    if let Some(task) = &spec.task {
+        // Samples without numbers have no epochs.
+        return Ok(if task.samples > 0 { task.samples } else { LEN_MAX });
+    }
     let node = NodeFile { cache: args.cache.clone(), ..NodeFile::default() };
     let text = Dataset::open_cached(&node.cache_folder(), &spec.data.manifest)?;
     Ok(match text {

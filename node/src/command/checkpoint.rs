@@ -4,13 +4,12 @@ use super::at_rest::{open_at_rest, require_home};
 use super::export::export;
 use super::trained::{Trained, WRITING, load, open, require_known_model};
 use crate::cli::CheckpointCommand;
-use crate::config::model_table::model_config;
 use crate::exit::{Code, Failure};
-use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, store_failure};
+use crate::runtime::{TOKENIZER_FILE, checkpoints_folder, home_of, kept_schema, shapes, store_failure};
 use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use crate::watch::terminal;
 use starling_protocol::wire;
-use starling_store::{CheckpointSource, LoadedState, TensorShape, checkpoint_path, is_checkpoint_of, list_checkpoints};
+use starling_store::{CheckpointSource, LoadedState, checkpoint_path, is_checkpoint_of, list_checkpoints};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,7 +21,9 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
         CheckpointCommand::Verify { folder } => {
             let checkpoint = open(folder)?;
             let source = format!("the checkpoint {}", folder.display());
-            require_known_model(&checkpoint.spec, checkpoint.schema, &source)?;
+            if checkpoint.spec.task.is_none() {
+                require_known_model(&checkpoint.spec, checkpoint.schema, &source)?;
+            }
             terminal::put(&format!(
                 "{}: round {}, {} parameters, state {}: every byte checks\n",
                 folder.display(),
@@ -67,8 +68,8 @@ fn of_disk(home: &Path) -> Result<(PathBuf, u64, bool), Failure> {
     if is_checkpoint_of(&path, &record.digest()) {
         return Ok((path, record.round, false));
     }
-    let tensors = model_config(&spec.model).schema().tensors.into_iter();
-    let tensors: Vec<_> = tensors.map(|tensor| TensorShape { name: tensor.name, shape: tensor.shape }).collect();
+    let kept = spec.task.as_ref().and_then(|task| kept_schema(home, task));
+    let tensors = shapes(&spec, kept.as_ref());
     let tokenizer = std::fs::read(home.join(TOKENIZER_FILE)).ok();
     let extras: Vec<_> = tokenizer.iter().map(|bytes| (TOKENIZER_FILE, bytes.as_slice())).collect();
     let encoded = wire::encode_spec(&spec);

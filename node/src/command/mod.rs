@@ -12,6 +12,7 @@ mod exported;
 pub mod generate;
 pub mod invite;
 pub mod new;
+mod qr;
 pub mod revoke;
 pub mod status;
 pub mod train;

@@ -91,9 +91,11 @@ fn text(status: &Status, verbose: bool) -> String {
     out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
     out += &amended_text(status.amended.as_ref(), &status.proposals);
     let per_byte = format!(" ({} nats per byte)", or_none(status.validation_nats_per_byte));
-    let per_byte = if verbose { per_byte } else { String::new() };
+    let per_byte = if verbose && status.trainer.is_none() { per_byte } else { String::new() };
+    // Nobody knows the unit of another task's losses.
+    let unit = if status.trainer.is_none() { " nats per token" } else { "" };
     out += &format!(
-        "loss {} nats per token · validation {} nats per token{per_byte} · {} sent, {} received\n",
+        "loss {}{unit} · validation {}{unit}{per_byte} · {} sent, {} received\n",
         or_none(status.loss),
         or_none(status.validation_nats_per_token),
         bytes(status.bytes_sent),
@@ -101,6 +103,7 @@ fn text(status: &Status, verbose: bool) -> String {
     );
     out += &merging_text(&status.merged, status.offers.as_ref());
     out += &status.gossip.as_ref().map(gossip_text).unwrap_or_default();
+    out += &status.trainer.as_ref().map(|trainer| format!("trainer: {trainer}\n")).unwrap_or_default();
     out += &match &status.waiting {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),

@@ -49,7 +49,7 @@ fn parameters(folder: &Path) -> Option<u64> {
     }
     if is_home(folder) {
         let spec = wire::decode_spec(&Run::of_folder(folder)?.spec).ok()?;
-        return Some(spec.model.parameters());
+        return Some(spec.parameters());
     }
     Some(describe_checkpoint(folder).ok()?.parameters)
 }

@@ -161,6 +161,13 @@ impl Trained {
 
 /// Refuses a model that this release would build in another way.
 pub fn require_known_model(spec: &RunSpec, schema: Digest, source: &str) -> Result<(), Failure> {
+    if spec.task.is_some() {
+        let why = format!(
+            "{source} is of a run whose trainers bring the model (docs/bridge.md), and this program has no such model: \
+             its checkpoints hold the tensors by name, as safetensors"
+        );
+        return Err(Failure::message(Code::ConfigMismatch, why));
+    }
     if Digest(model_config(&spec.model).schema().digest()) == schema {
         return Ok(());
     }

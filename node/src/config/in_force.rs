@@ -2,33 +2,40 @@
 
 use super::flock_tables::{AdmissionName, AdmissionTable, JoinTable, MinorityName, PartitionTable};
 use super::model_table::ModelTable;
-use super::run_file::{BudgetTable, DataTable, InnerTable, OuterRate, OuterTable, RunFile, Written};
+use super::run_file::{BudgetTable, DataMode, DataTable, InnerTable, OuterRate, OuterTable, RunFile, Written};
 use super::sync_table::{GOSSIP, GossipTable, SyncTable};
+use super::task_table::TaskTable;
 use starling_kernels::ModelConfig;
 use starling_protocol::run::{AdmissionMode, Codec, Minority, ModelSpec, RunSpec, SyncMode, SyncSpec};
 
 /// The run file that gives this specification; the text is named by `data`, since a specification has only digests.
 pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
     let (model, inner) = (&spec.model, &spec.inner);
+    let beginning = spec.beginning.map(|root| root.to_string());
+    let private = spec.task.as_ref().is_some_and(|task| task.samples == 0);
     RunFile {
         name: spec.name.clone(),
         seed: spec.seed,
         creator: spec.creator.map(|creator| creator.to_string()),
-        model: ModelTable {
-            preset: preset_of(model),
-            d_model: Some(model.d_model),
-            layers: Some(model.layers),
-            heads: Some(model.heads),
-            kv_heads: Some(model.kv_heads),
-            ffn: Some(model.ffn),
-            seq_len: Some(model.seq_len),
-            tied: Some(model.tied),
-            rope_theta: Some(model.rope_theta),
-            norm_eps: Some(model.norm_eps),
-            vocab: Some(model.vocab),
-            beginning: spec.beginning.map(|root| root.to_string()),
+        model: match &spec.task {
+            Some(_) => ModelTable { beginning, ..ModelTable::default() },
+            None => ModelTable {
+                preset: preset_of(model),
+                d_model: Some(model.d_model),
+                layers: Some(model.layers),
+                heads: Some(model.heads),
+                kv_heads: Some(model.kv_heads),
+                ffn: Some(model.ffn),
+                seq_len: Some(model.seq_len),
+                tied: Some(model.tied),
+                rope_theta: Some(model.rope_theta),
+                norm_eps: Some(model.norm_eps),
+                vocab: Some(model.vocab),
+                beginning,
+            },
         },
-        data,
+        task: spec.task.as_ref().map(TaskTable::of).unwrap_or_default(),
+        data: DataTable { mode: private.then_some(DataMode::Private), ..data },
         inner: InnerTable {
             steps: Some(inner.steps),
             batch: inner.batch,

@@ -7,6 +7,7 @@ use starling_bootstrap::config_file;
 use starling_bootstrap::untrusted::{self, NAME_CHARS_MAX};
 use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// More training threads than this would only wait for each other.
 const THREADS_MAX: usize = 1024;
@@ -60,6 +61,28 @@ pub struct NodeFile {
     pub inner: InnerTable,
     pub store: StoreTable,
     pub checkpoint: CheckpointTable,
+    pub trainer: TrainerTable,
+}
+
+/// `[trainer]`: the trainer that this node's user brings, in runs with an external task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainerTable {
+    /// Seconds that it may take for a step, a validation, or to save its state.
+    pub patience_s: u32,
+}
+
+impl Default for TrainerTable {
+    fn default() -> Self {
+        Self { patience_s: 600 }
+    }
+}
+
+impl TrainerTable {
+    /// At least a second: with none no trainer would be in time.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience_s.max(1).into())
+    }
 }
 
 /// `[inner]`: this node's own training.
@@ -118,6 +141,7 @@ impl Default for NodeFile {
             inner: InnerTable::default(),
             store: StoreTable::default(),
             checkpoint: CheckpointTable::default(),
+            trainer: TrainerTable::default(),
         }
     }
 }

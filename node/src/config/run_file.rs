@@ -6,6 +6,7 @@
 use super::flock_tables::{AdmissionTable, GRACE_S_MAX, JoinTable, PartitionTable, node_id};
 use super::model_table::ModelTable;
 use super::sync_table::{SyncTable, table_or_mode};
+use super::task_table::TaskTable;
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file::{self, ConfigError};
@@ -37,6 +38,8 @@ pub struct RunFile {
     pub model: ModelTable,
     #[serde(default)]
     pub data: DataTable,
+    #[serde(default, skip_serializing_if = "TaskTable::is_default")]
+    pub task: TaskTable,
     #[serde(default)]
     pub inner: InnerTable,
     #[serde(default)]
@@ -104,6 +107,17 @@ pub struct DataTable {
     /// Digest of the data manifest, for nodes that have no copy of the text: they fetch it from peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
+    /// The owner of the data, with an external task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<DataMode>,
+}
+
+/// The data that nodes of a run with an external task read. Left out: the same ones, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataMode {
+    /// Each its own.
+    Private,
 }
 
 impl Default for DataTable {
@@ -115,6 +129,7 @@ impl Default for DataTable {
             holdout: 0.01,
             bytes_max: 64 << 20,
             manifest: None,
+            mode: None,
         }
     }
 }
@@ -248,11 +263,16 @@ impl RunFile {
             SyncMode::EveryStep => 1,
         });
         let sync = self.sync.spec(steps)?;
+        let task = self.external()?;
+        let (model, data) = match task {
+            Some(_) => self.of_external(),
+            None => (self.model.spec(tokenizer_vocab)?, data),
+        };
         let spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
             creator,
-            model: self.model.spec(tokenizer_vocab)?,
+            model,
             data,
             inner: InnerSpec {
                 steps,
@@ -275,6 +295,7 @@ impl RunFile {
             join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
             beginning: self.model.begins_with()?,
+            task,
         };
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)

@@ -2,6 +2,7 @@
 
 use super::canonical::Canonical;
 use super::evidence;
+use super::foresight::Foresight;
 use super::ledger::store_failure;
 use super::merging::Merging;
 use super::mixing::Exchanges;
@@ -94,6 +95,8 @@ pub fn variants(
     let mut parts: Vec<Box<dyn Variant>> = vec![Box::new(Merging::new(store, residuals.shared(), spec.sync.codec))];
     if spec.sync.streams() {
         parts.push(Box::new(Streaming::new(spec, elements, data)));
+    } else if spec.task.is_some() {
+        parts.push(Box::new(Foresight::default()));
     }
     parts.extend(gossip.map(|router| Box::new(Exchanges::new(router)) as Box<dyn Variant>));
     Variants(parts)

@@ -84,6 +84,7 @@ impl Device {
     /// Ends the trainer, which saves its moments then. Further jobs are left undone.
     pub fn end(&mut self) {
         self.close();
+        self.trainer.leave();
         self.ended = true;
         // The queue of jobs has no sender any more.
         self.trainer.jobs = mpsc::channel(1).0;

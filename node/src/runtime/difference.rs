@@ -6,8 +6,8 @@
 //! record has merged it. A damaged file is dropped: that costs its work, and nothing else.
 
 use super::canonical::Canonical;
+use super::learned::initial;
 use super::trainer::Made;
-use crate::config::model_table::model_config;
 use starling_protocol::difference::{self, Difference, Mix, Nothing, Origin};
 use starling_protocol::engine::io::Merge;
 use starling_protocol::limits::{CHUNK_ELEMENTS, RECORD_BYTES_MAX};
@@ -99,7 +99,7 @@ pub fn keep(
     let mut vector = match (origin, base) {
         (Origin::Fork, Some((_, file))) => parameters(file, last.elements())?,
         _ if spec.beginning.is_some() => weights.ok_or(Lost::NoWeights)?,
-        _ => starling_kernels::initial_parameters(&model_config(&spec.model), spec.seed),
+        _ => initial(spec),
     };
     if vector.len() != last.elements() {
         return Err(Nothing::Damaged.into());

@@ -37,7 +37,7 @@ fn standing(mut record: Record, theta: Vec<f32>) -> Canonical {
 }
 
 fn initial() -> Vec<f32> {
-    starling_kernels::initial_parameters(&model_config(&spec().model), spec().seed)
+    super::initial(&spec())
 }
 
 fn trained(by: f32) -> Vec<f32> {

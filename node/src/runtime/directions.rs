@@ -244,6 +244,22 @@ mod tests {
         assert_eq!(found.expect("the second tells the truth"), starling_protocol::sample::spec());
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_joiner_that_nobody_answers_gives_up_and_says_where_it_asked() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("its address").port();
+        drop(taken);
+        let peer = Identity::generate().expect("a key").peer_id();
+        let address = PeerAddress { peer, ..at(1, port) };
+        let ticket = Ticket { run: Digest([7; 32]), addresses: vec![address], admission: None };
+        let asked = question(&ticket, &[], (&[], false), Duration::from_secs(3)).await;
+        let failure = asked.expect_err("nobody is there");
+        let said = failure.error.to_string();
+        assert_eq!(failure.code, Code::Refused, "{said}");
+        let begins = format!("nobody answers at the ticket's addresses (/ip4/127.0.0.1/tcp/{port}: refused: ");
+        assert!(said.starts_with(&begins) && said.ends_with("or ask for a new ticket"), "{said}");
+    }
+
     /// A specification, or nothing.
     struct Serves(Option<Vec<u8>>);
 

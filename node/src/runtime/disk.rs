@@ -45,7 +45,7 @@ pub struct DiskNeed {
 impl DiskNeed {
     /// The disk of a node of a run, whose file says `snapshot_every`; a node that does not train keeps no moments.
     pub fn of(spec: &RunSpec, snapshot_every: u64, trains: bool) -> Self {
-        let elements = spec.model.parameters();
+        let elements = spec.parameters();
         let parameters = elements.saturating_mul(4);
         let fragments = Fragments::of(&spec.sync, usize::try_from(elements).unwrap_or(usize::MAX));
         let largest = (0..fragments.count()).map(|index| fragments.range(index).len()).max().unwrap_or(0);
@@ -151,7 +151,7 @@ impl DiskNeed {
 /// The rounds that the budget allows: all that there are if it sets no bound. A bound on tokens takes longest if one
 /// member alone reaches it.
 fn rounds_at_most(spec: &RunSpec) -> u64 {
-    let of_round = spec.inner.samples(spec.inner.steps).saturating_mul(spec.model.seq_len.into()).max(1);
+    let of_round = spec.inner.samples(spec.inner.steps).saturating_mul(spec.sample_weight().into()).max(1);
     let by_rounds = if spec.budget.rounds > 0 { spec.budget.rounds } else { u64::MAX };
     let by_tokens = if spec.budget.tokens > 0 { spec.budget.tokens.div_ceil(of_round) } else { u64::MAX };
     by_rounds.min(by_tokens)

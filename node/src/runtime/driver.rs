@@ -79,6 +79,8 @@ pub struct Settings {
     pub admission: Vec<u8>,
     /// The ports that the node keeps.
     pub ports: super::ports::Ports,
+    /// The state of the trainer that the node's user brings.
+    pub guest: Option<Arc<super::bridge::Note>>,
 }
 
 /// The queues from which the driver takes events.

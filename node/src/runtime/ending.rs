@@ -82,7 +82,8 @@ impl Driver {
 
     /// Why the model is of no use, if its last losses show that the training has diverged.
     fn diverged(&self) -> Option<String> {
-        diverged_text(self.gauges.last_losses(), self.spec.model.vocab)
+        // The losses of another task tell no stranger whether they are good.
+        if self.spec.task.is_some() { None } else { diverged_text(self.gauges.last_losses(), self.spec.model.vocab) }
     }
 
     /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
@@ -107,7 +108,7 @@ impl Driver {
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 Some(asked) = queues.questions.recv() => self.answer(asked).await?,
                 Some(happened) = queues.trainer_events.recv() => {
-                    validating &= !matches!(happened, TrainerEvent::Validated { .. });
+                    validating &= !matches!(happened, TrainerEvent::Validated { .. } | TrainerEvent::NotValidated);
                     self.trainer_event(happened).await?;
                 }
                 () = alarm.rings(self.wake_at().into_iter().chain([ends]).min()) => self.feed(Input::Tick).await?,

@@ -2,10 +2,10 @@
 //! one is fetched.
 
 use super::canonical::Canonical;
+use super::learned::{initial, schema_of};
 use super::ledger::{self, store_failure};
 use crate::exit::{Code, Failure};
 use anyhow::Context;
-use starling_kernels::{ModelConfig, initial_parameters};
 use starling_protocol::Digest;
 use starling_protocol::amendment::Settings;
 use starling_protocol::record::{NextRound, Record, RecordKind};
@@ -25,15 +25,10 @@ pub struct Begins {
 }
 
 /// The state on disk, or the one with which the run begins, which only a founder will keep.
-pub async fn first_state(
-    model: &ModelConfig,
-    spec: &RunSpec,
-    store: &Arc<Store>,
-    begins: Begins,
-) -> Result<Canonical, Failure> {
-    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
+pub async fn first_state(spec: &RunSpec, store: &Arc<Store>, begins: Begins) -> Result<Canonical, Failure> {
+    let (spec, store) = (spec.clone(), store.clone());
     let loading = move || -> Result<Canonical, Failure> {
-        let schema = Digest(model.schema().digest());
+        let schema = schema_of(&spec);
         let Begins { weights, founds, peers } = begins;
         let given = weights.is_some();
         let mut state = Canonical {
@@ -41,7 +36,7 @@ pub async fn first_state(
             digest: Digest::default(),
             base: Digest::default(),
             schema,
-            state: beginning((&model, &schema), &spec, &store, (weights, founds))?,
+            state: beginning(&schema, &spec, &store, (weights, founds))?,
         };
         if store.head().is_some() {
             match ledger::stored(&store, &spec) {
@@ -50,7 +45,7 @@ pub async fn first_state(
                     store.reset_chain().map_err(store_failure)?;
                     // With an empty disk the node may have to found its lineage anew.
                     if !given {
-                        state.state = beginning((&model, &schema), &spec, &store, (None, founds))?;
+                        state.state = beginning(&schema, &spec, &store, (None, founds))?;
                     }
                 }
                 loaded => state.take(loaded.map_err(store_failure)?),
@@ -63,7 +58,7 @@ pub async fn first_state(
 
 /// The state with which the run begins. A node that founds nothing and lacks the weights gets one of the same size.
 fn beginning(
-    (model, schema): (&ModelConfig, &Digest),
+    schema: &Digest,
     spec: &RunSpec,
     store: &Store,
     (weights, founds): (Option<State>, bool),
@@ -76,15 +71,20 @@ fn beginning(
         return Ok(state);
     }
     let needed = spec.beginning.filter(|_| founds && store.head().is_none());
-    let Some(root) = needed else { return Ok(State::initial(initial_parameters(model, spec.seed), spec.sync.mode)) };
+    let Some(root) = needed else { return Ok(State::initial(initial(spec), spec.sync.mode)) };
     let kept = store.beginning().filter(|manifest| state::root(manifest) == root);
     if kept.is_some()
         && let Some(theta) = store.load_beginning().map_err(store_failure)?
     {
         return Ok(State::initial(theta, spec.sync.mode));
     }
-    let why = "this run begins from the weights of a trained model, and they are not in this folder: name the model \
-               with --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap";
+    let why = if spec.task.is_some() {
+        "this run begins with what a trainer brought, and the node ended before it was kept: remove this folder and \
+         start the run anew, or join a node of the run with --join or --bootstrap"
+    } else {
+        "this run begins from the weights of a trained model, and they are not in this folder: name the model with \
+         --run RUN.toml --from CHECKPOINT, or join a node of the run with --join or --bootstrap"
+    };
     Err(Failure::message(Code::Usage, why))
 }
 

@@ -46,21 +46,19 @@ pub struct Machine {
 impl MemoryNeed {
     /// The memory of a node of this run with so many threads for training; 0 = all cores.
     pub fn of_run(spec: &RunSpec, threads: usize, trains: Trains) -> Self {
-        Self::of(&model_config(&spec.model), &trainer_options(&spec.inner, threads), &spec.sync, trains)
+        match &spec.task {
+            // The memory that it shares with the trainer; what the trainer takes itself is not known.
+            Some(task) => {
+                let (shared, copies) = shared(task.parameters, &spec.sync);
+                Self { trainer: task.parameters.saturating_mul(4), activations: 0, shared, copies }
+            }
+            None => Self::of(&model_config(&spec.model), &trainer_options(&spec.inner, threads), &spec.sync, trains),
+        }
     }
 
-    /// The memory of a node of a run.
+    /// The memory of a node of a run with the built-in task.
     pub fn of(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec, trains: Trains) -> Self {
-        let vector = 4 * model.parameters();
-        // The vectors are the canonical state, the contribution, one that the last commit left out or that a difference
-        // is mixed into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs
-        // also keep residuals: those of contributions, and those of the sums that this node makes, which are all sums
-        // if it is alone. A streaming trainer keeps its own parameters as they were at its READY, and mixes in its
-        // steps ahead.
-        let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
-        let copies = u64::from(sync.mode.vectors()) * vector;
-        let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
-        let shared = vectors * vector + copies + mixing(model.parameters(), sync);
+        let (shared, copies) = shared(model.parameters(), sync);
         let (trainer, activations) = match trains {
             Trains::Here => {
                 let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
@@ -68,7 +66,7 @@ impl MemoryNeed {
             }
             Trains::OnADevice => (0, 0),
             // A null trainer has parameters, which it moves a little.
-            Trains::Nowhere => (vector, 0),
+            Trains::Nowhere => (4 * model.parameters(), 0),
         };
         Self { trainer, activations, shared, copies }
     }
@@ -128,6 +126,21 @@ pub fn check(need: &MemoryNeed) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     Ok(())
+}
+
+/// The canonical state and what is under way beside it, and of that the copies for a snapshot.
+fn shared(parameters: u64, sync: &SyncSpec) -> (u64, u64) {
+    let vector = parameters.saturating_mul(4);
+    // The vectors are the canonical state, the contribution, one that the last commit left out or that a difference
+    // is mixed into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs
+    // also keep residuals: those of contributions, and those of the sums that this node makes, which are all sums
+    // if it is alone. A streaming trainer keeps its own parameters as they were at its READY, and mixes in its
+    // steps ahead.
+    let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
+    let copies = u64::from(sync.mode.vectors()) * vector;
+    let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
+    let shared = vectors * vector + copies + mixing(parameters, sync);
+    (shared, copies)
 }
 
 /// Memory of gossip: a drift and its momentum, and in an exchange the partner's two encoded vectors. (The change is

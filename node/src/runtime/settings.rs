@@ -92,12 +92,18 @@ fn lineage(text: &str) -> Result<Digest, Failure> {
 /// All settings with which a start would go on, as a node file and a run file; those that nobody named included. What
 /// amendments have changed stands below.
 pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String, Failure> {
+    if let Some(file) = asked.file.as_ref().filter(|file| file.awaits_founder()) {
+        let node = toml::to_string(node).context("cannot print the node file")?;
+        let run = toml::to_string(&**file).context("cannot print the run file")?;
+        return Ok(format!("# node file\n{node}\n# run file: the founder's trainer completes [task]\n{run}"));
+    }
     let known = match (&asked.file, &asked.spec) {
         (Some(file), _) => {
             // Settings that a start refuses are not in force.
             let (spec, pinned) = text::check(file)?;
             Some((spec, data_of(file, &args.data, pinned)))
         }
+        (None, Some(spec)) if spec.task.is_some() => Some((RunSpec::clone(spec), DataTable::default())),
         (None, Some(spec)) => Some((RunSpec::clone(spec), data_of_specification(spec))),
         (None, None) => None,
     };
@@ -120,7 +126,7 @@ pub fn shown(args: &TrainArgs, node: &NodeFile, asked: &Asked) -> Result<String,
     }
     let node = toml::to_string(&node).context("cannot print the node file")?;
     let run = toml::to_string(&run).context("cannot print the run file")?;
-    Ok(format!("# node file\n{node}\n# run file: a model of {} parameters\n{run}{amended}", spec.model.parameters()))
+    Ok(format!("# node file\n{node}\n# run file: a model of {} parameters\n{run}{amended}", spec.parameters()))
 }
 
 fn data_of(file: &RunFile, overrides: &[String], pinned: Option<Digest>) -> DataTable {

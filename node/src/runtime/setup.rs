@@ -1,6 +1,7 @@
 //! `starling train`: from the command line to the end of the process.
 
 use super::again::Again;
+use super::guest;
 use super::origin::Asked;
 use super::settings;
 use super::start::{self, telemetry_failure};
@@ -28,6 +29,9 @@ pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let node = node_file(args, again.as_ref())?;
     let wanted = settings::Settings::of(args, &node)?;
     let mut asked = Asked::from_args(args, again.as_ref(), &node)?;
+    if let Some(file) = &asked.file {
+        guest::check_flags(args, file.is_external())?;
+    }
     let weights = match (&args.from, &mut asked.file) {
         (Some(folder), Some(file)) => Some(load(folder)?.begin(file)?),
         _ => None,
@@ -40,12 +44,13 @@ pub fn train(args: &TrainArgs, load: Load) -> Result<ExitCode, Failure> {
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(async {
+        let (guest, begun) = guest::begin(args, &node, &mut asked).await?.unzip();
         let origin = asked.resolve(&node).await?;
-        start::run(args, node, origin, (wanted, weights)).await
-    })?;
-    // Blocking threads that still read a file must not hold up the exit.
+        start::run(args, node, origin, (wanted, begun.or(weights), guest)).await
+    });
+    // Blocking threads that still read a file, or wait for a trainer, must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
-    match finish {
+    match finish? {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
         // If two processes run under one identity, the later one gives way (`docs/protocol/5-membership.md` §5.6).
         Finish::Fenced => Err(Failure::message(

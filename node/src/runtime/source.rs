@@ -33,6 +33,8 @@ pub struct Source {
     /// Whether the run lets anybody in.
     is_open: bool,
     data: OnceLock<Arc<Dataset>>,
+    /// The document of an external task's tensors.
+    schema: OnceLock<Vec<u8>>,
     /// The data's manifest and its digest. Encoding it for each request would cost milliseconds, and memory for each
     /// requester that does not read it.
     manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
@@ -42,7 +44,14 @@ pub struct Source {
 impl Source {
     pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
         let is_open = wire::decode_spec(&spec).is_ok_and(|spec| spec.admission.mode == AdmissionMode::Open);
-        Self { store, spec, is_open, data: OnceLock::new(), manifest: OnceLock::new(), near: Near::default() }
+        let (data, schema, manifest) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { store, spec, is_open, data, schema, manifest, near: Near::default() }
+    }
+
+    /// Serves the document of the task's tensors.
+    pub fn set_schema(&self, document: Vec<u8>) {
+        // A second call would mean a second task, so the first stays.
+        let _ = self.schema.set(document);
     }
 
     /// Serves the text, which is here or on its way, as far as it is here.
@@ -87,6 +96,7 @@ impl Source {
             FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
             FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
             FetchRequest::Spec => self.spec.clone(),
+            FetchRequest::Schema => self.schema.get().ok_or(FetchRefusal::NotFound)?.clone(),
             FetchRequest::Beginning => self.store.beginning().ok_or(FetchRefusal::NotFound)?.encode(),
             FetchRequest::ChunksHeld(of) => match self.store.pieces_held(of) {
                 Some(pieces) => pieces,

@@ -7,8 +7,11 @@ use super::canonical::Canonical;
 use super::disk;
 use super::driver::{Driver, Parts, Settings};
 use super::first::{Begins, first_state};
-use super::footing::{bind_run, open_store, open_trainer};
+use super::footing::{bind_run, open_store};
+use super::guest::{self, Guest};
 use super::hearing;
+use super::learned::shapes;
+use super::learner::Learner;
 use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
@@ -17,14 +20,13 @@ use super::ports::Ports;
 use super::residuals::Residuals;
 use super::settings;
 use super::source::Source;
+use super::task_schema;
 use super::text::{self, Text};
 use super::ticket::TicketMaker;
 use super::tokenizer::tokenizer_file;
 use super::trainer::{Setting, TrainerHandle, course};
 use crate::cli::TrainArgs;
-use crate::config::model_table::model_config;
 use crate::config::node_file::NodeFile;
-use crate::config::run_file::trainer_options;
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use crate::watch::event::Event;
@@ -35,13 +37,13 @@ use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_data::Dataset;
-use starling_kernels::{DeviceChoice, ModelConfig, Trainer};
+use starling_kernels::DeviceChoice;
 use starling_protocol::engine::io::Finish;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::State;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, wire};
-use starling_store::{Store, TensorShape};
+use starling_store::Store;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,22 +76,22 @@ struct BoundRun {
     admission: Vec<u8>,
 }
 
-/// The model on its device, and the state with which the node begins.
+/// The learning side of the node, and the state with which it begins.
 struct Model {
-    config: ModelConfig,
-    trainer: Box<dyn Trainer>,
+    learner: Learner,
     /// The device's name.
     device: String,
     state: Canonical,
 }
 
-/// The node's network, and the text.
+/// The node's network, and the text or the trainer that its user brings.
 struct Connected {
     net: NetHandle,
     events: NetEvents,
     /// Network events from before the driver starts.
     early: Vec<NetEvent>,
     data: Arc<Dataset>,
+    guest: Option<Guest>,
     serving: Arc<Source>,
     ticket: TicketMaker,
     ports: Ports,
@@ -102,12 +104,13 @@ struct Addresses {
     bootstrap: Vec<PeerAddress>,
 }
 
-/// Runs a node until its driver ends; a new run may begin with the state of a trained model.
+/// Runs a node until its driver ends; a new run may begin with the state of a trained model, or with that of a trainer
+/// which has come already.
 pub async fn run(
     args: &TrainArgs,
     node: NodeFile,
     origin: Origin,
-    (wanted, weights): (settings::Settings, Option<State>),
+    (wanted, weights, guest): (settings::Settings, Option<State>, Option<Guest>),
 ) -> Result<Finish, Failure> {
     let settings::Settings { listen, advertise, mut bootstrap, adopt, device } = wanted;
     let start = Start { args, node: &node, origin: &origin };
@@ -125,7 +128,8 @@ pub async fn run(
     let begins = Begins { weights, founds: found, peers: !bootstrap.is_empty() };
     let model = start.model(&mut place, &run.spec, &device, begins).await?;
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
-    let connected = start.connect(&mut place, &run, text, Addresses { listen, advertise, bootstrap }).await?;
+    let addresses = Addresses { listen, advertise, bootstrap };
+    let connected = start.connect(&mut place, &run, (text, guest), addresses).await?;
     let ticket = run.admission.clone();
     let beginning = Beginning { found, force_fork: args.force_lineage, ticket, guides, adopt };
     start.fly(place, run, model, connected, beginning).await
@@ -152,6 +156,7 @@ impl Start<'_> {
             RunSource::File(file) => text::prepare(file, overrides, &cache, &place.screen).await?,
             RunSource::Spec(spec) => (RunSpec::clone(spec), text::find(spec, overrides, &cache).await?),
         };
+        guest::check_flags(self.args, spec.task.is_some())?;
         let admission = self.origin.admission(&spec, &place.identity.node_id())?;
         let bytes = wire::encode_spec(&spec);
         bind_run(&place.store, &place.home, &spec, &bytes)?;
@@ -167,13 +172,11 @@ impl Start<'_> {
         device: &DeviceChoice,
         begins: Begins,
     ) -> Result<Model, Failure> {
-        let config = model_config(&spec.model);
-        let options = trainer_options(&spec.inner, self.node.threads);
         place.screen.stage("opening the device");
-        let trainer = open_trainer(self.args, device, &config, &options)?;
+        let learner = Learner::open(self.args, device, spec, self.node.threads)?;
         place.screen.stage("making the first parameters, or reading the state from the disk");
-        let state = first_state(&config, spec, &place.store, begins).await?;
-        let device = trainer.device().to_string();
+        let state = first_state(spec, &place.store, begins).await?;
+        let device = learner.device();
         let (memory_bytes, disk_bytes) = place.takes;
         place.screen.show(&Event::Started {
             version: env!("CARGO_PKG_VERSION"),
@@ -181,20 +184,21 @@ impl Start<'_> {
             run_digest: spec.digest().to_string(),
             home: place.home.display().to_string(),
             device: device.clone(),
-            parameters: config.parameters(),
+            parameters: spec.parameters(),
             memory_bytes,
             disk_bytes,
             metrics: place.metrics.map(|address| format!("http://{address}/metrics")),
         });
-        Ok(Model { config, trainer, device, state })
+        Ok(Model { learner, device, state })
     }
 
-    /// Starts the network, and fetches the text's manifest if the text is not here.
+    /// Starts the network, and fetches the text's manifest if the text is not here. A run with a trainer of its user's
+    /// has no text, but tensors that have to be known, and a socket.
     async fn connect(
         &self,
         place: &mut Place,
         run: &BoundRun,
-        text: Text,
+        (text, guest): (Text, Option<Guest>),
         Addresses { listen, advertise, bootstrap }: Addresses,
     ) -> Result<Connected, Failure> {
         let (node, digest, screen) = (self.node, run.spec.digest(), &mut place.screen);
@@ -212,12 +216,26 @@ impl Start<'_> {
         crate::byzantine::attack(&run.spec, &options).await;
         let started = Network::start(&place.identity, options);
         let (net, mut events) = started.map_err(|e| Failure::new(Code::Refused, e))?;
-        let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut events, screen).await?;
-        show_data(&data, &run.spec, screen);
-        data.require_sequences(run.spec.model.seq_len as usize)?;
+        let (data, mut early) = text::complete(text, &node.cache_folder(), &net, &mut events, screen).await?;
+        let guest = match (guest, &run.spec.task) {
+            (None, Some(task)) => {
+                let network = (&net, &mut events, &mut early);
+                let schema = task_schema::complete(task, &place.home, network, screen).await?;
+                let known = (schema, place.identity.node_id().to_string());
+                Some(Guest::open((self.args, node, &place.home), &run.spec, task, known)?)
+            }
+            (guest, _) => guest,
+        };
+        match &guest {
+            Some(guest) => serving.set_schema(guest.schema().encode()),
+            None => {
+                show_data(&data, &run.spec, screen);
+                data.require_sequences(run.spec.model.seq_len as usize)?;
+            }
+        }
         let data = Arc::new(data);
         serving.set_data(data.clone());
-        Ok(Connected { net, events, early, data, serving, ticket, ports })
+        Ok(Connected { net, events, early, data, guest, serving, ticket, ports })
     }
 
     /// Starts the engine and the threads of state and training, and hands everything to the driver.
@@ -231,14 +249,15 @@ impl Start<'_> {
     ) -> Result<Finish, Failure> {
         let Place { home, name, identity, store, mut screen, .. } = place;
         let BoundRun { spec, bytes, admission } = run;
-        let Model { config, trainer, device, state } = model;
-        let Connected { net, events, early, data, serving, ticket, ports } = connected;
-        let (me, elements) = (identity.node_id(), config.parameters() as usize);
+        let Model { learner, device, state } = model;
+        let Connected { net, events, early, data, guest, serving, ticket, ports } = connected;
+        let (me, elements) = (identity.node_id(), spec.parameters() as usize);
         #[cfg(feature = "byzantine")]
         crate::byzantine::speak(identity.signer(), spec.digest());
         let engine = engine(&identity, &spec, &store, &state, beginning)?;
         let extras = tokenizer_file(&self.origin.run, &home)?;
-        let naming = Naming { node: me, spec: bytes, tensors: shapes(&config), extras };
+        let tensors = shapes(&spec, guest.as_ref().map(Guest::schema));
+        let naming = Naming { node: me, spec: bytes, tensors, extras };
         let ways = (Fragments::of(&spec.sync, state.elements()), spec.sync.mode);
         let residuals = Residuals::restore(&store, me, state.record.seq, ways, &mut screen).await?;
         let plan = checkpoint_plan(self.node, &home)?;
@@ -247,8 +266,8 @@ impl Start<'_> {
         let gossip = pair_setting(&spec, &net);
         let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());
         let (course, setting) = (course(&spec.sync, gossip), setting(&spec, &residuals));
-        let trainer =
-            TrainerHandle::start(trainer, course, setting, ledger.state.clone(), data.clone(), store.clone())?;
+        let task = learner.task(&spec, &data, guest.as_ref())?;
+        let trainer = TrainerHandle::start(task, course, setting, ledger.state.clone(), store.clone())?;
         let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
         let (_status, questions) = StatusServer::start(&home)?;
         let settings = Settings {
@@ -263,6 +282,7 @@ impl Start<'_> {
             ticket,
             admission,
             ports,
+            guest: guest.as_ref().map(Guest::note),
         };
         Driver::run(Parts {
             run: spec.digest(),
@@ -308,17 +328,10 @@ fn net_options(node: &NodeFile, run: Digest, listen: Vec<Multiaddr>, source: Arc
     }
 }
 
-/// The tensors of a model, in the order of the flat vector.
-fn shapes(model: &ModelConfig) -> Vec<TensorShape> {
-    let tensors = model.schema().tensors.into_iter();
-    tensors.map(|tensor| TensorShape { name: tensor.name, shape: tensor.shape }).collect()
-}
-
 /// The settings of all rounds, as the trainer has them.
 fn setting(spec: &RunSpec, residuals: &Residuals) -> Setting {
     Setting {
         seed: spec.seed,
-        seq_len: spec.model.seq_len as usize,
         inner: spec.inner.clone(),
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),

@@ -43,6 +43,10 @@ pub async fn prepare(
 ) -> Result<(RunSpec, Text), Failure> {
     // The rest of the run file is checked before minutes go into tokenizing.
     let (mut spec, pinned) = check(file)?;
+    if spec.task.is_some() {
+        let text = find(&spec, overrides, cache).await?;
+        return Ok((spec, text));
+    }
     if let Some(pinned) = pinned {
         spec.data.manifest = pinned;
         let text = find(&spec, overrides, cache).await?;
@@ -80,6 +84,9 @@ fn other_share(manifest: &DataManifest, asked: f64) -> Option<String> {
 /// Checks every value of the run file. Returns the run's specification, whose manifest is zero until the text is known,
 /// and the manifest's digest if the file names one.
 pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
+    if file.is_external() {
+        return Ok((file.spec(DataSpec::of_external(), 0)?, None));
+    }
     file.check_text()?;
     let tokenizer = Tokenizer::load(&tokenizer_choice(&file.data.tokenizer))?;
     let data = DataSpec { manifest: Digest::default(), tokenizer: tokenizer.digest() };
@@ -90,6 +97,9 @@ pub fn check(file: &RunFile) -> Result<(RunSpec, Option<Digest>), Failure> {
 pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<Text, Failure> {
     if !overrides.is_empty() {
         return Err(Failure::message(Code::Usage, "--data goes with --run: a ticket names its text by content"));
+    }
+    if spec.task.is_some() {
+        return Ok(Text::Here(Box::new(Dataset::empty(cache)?)));
     }
     let (digest, cache) = (spec.data.manifest, cache.to_path_buf());
     let opening = move || -> Result<Option<Dataset>, DataError> {

@@ -1,18 +1,18 @@
-//! The thread that owns the device. It does one job at a time, and never waits for a disk or for the network.
+//! The thread that owns the run's task, and with it the device. It does one job at a time, and never waits for a disk
+//! or for the network.
 
 use super::head::SharedState;
 use gossip::Gossip;
 use gradient::Gradients;
 use rounds::{Course, Rounds};
-use starling_data::Dataset;
-use starling_kernels::Trainer;
 use starling_protocol::run::{SyncMode, SyncSpec};
 use starling_store::Store;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use streaming::Own;
+use task::Trouble;
 use tokio::sync::mpsc;
 use worker::Worker;
 
@@ -21,10 +21,12 @@ mod gradient;
 mod job;
 mod rounds;
 mod streaming;
+mod task;
 mod worker;
 
 pub use gossip::PairSetting;
 pub use job::{Ahead, FragmentEvent, Job, Made, Round, Trained, TrainerEvent};
+pub use task::{Coming, Learned, Place, Ready, StepAt, Task, TaskError};
 pub use worker::Setting;
 
 /// Jobs that may wait: a stop, a round and a validation.
@@ -48,39 +50,40 @@ pub struct TrainerHandle {
     pub events: mpsc::Receiver<TrainerEvent>,
     generation: Arc<AtomicU64>,
     cut: Arc<AtomicU64>,
+    /// The time since which the node ends.
+    leaving: Arc<OnceLock<Instant>>,
     /// Ends when `jobs` is dropped, after the state at hand is saved.
     pub thread: Option<JoinHandle<()>>,
 }
 
 impl TrainerHandle {
-    /// Starts the thread, which owns `trainer` from now on.
+    /// Starts the thread, which owns `task` from now on.
     pub fn start(
-        trainer: Box<dyn Trainer>,
+        mut task: Box<dyn Task>,
         mut course: Box<dyn Course>,
         setting: Setting,
         state: Arc<SharedState>,
-        data: Arc<Dataset>,
         store: Arc<Store>,
     ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (event_queue, events) = mpsc::channel(EVENTS_MAX);
         let generation = Arc::new(AtomicU64::new(0));
         let cut = Arc::new(AtomicU64::new(0));
+        let leaving = Arc::new(OnceLock::new());
+        task.watch(leaving.clone());
         let mut worker = Worker {
-            trainer,
+            task,
             reached: 0,
             signs: 0,
             waited: Duration::ZERO,
             not_finite: false,
             setting,
             state,
-            data,
             store,
             events: event_queue,
             generation: generation.clone(),
             cut: cut.clone(),
             spare: None,
-            validation: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
             if course.has_moments() {
@@ -89,16 +92,17 @@ impl TrainerHandle {
             if run(&mut *course, &mut worker, job_queue) && course.has_moments() {
                 worker.save();
             }
+            worker.end();
         })?;
-        Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
+        Ok(Self { jobs, events, generation, cut, leaving, thread: Some(thread) })
     }
 
     /// A handle without a thread, and the queue of its jobs.
     #[cfg(test)]
     pub fn of_nobody() -> (Self, mpsc::Receiver<Job>) {
         let ((jobs, queue), (_, events)) = (mpsc::channel(JOBS_MAX), mpsc::channel(EVENTS_MAX));
-        let (generation, cut) = (Arc::default(), Arc::default());
-        (Self { jobs, events, generation, cut, thread: None }, queue)
+        let (generation, cut, leaving) = (Arc::default(), Arc::default(), Arc::default());
+        (Self { jobs, events, generation, cut, leaving, thread: None }, queue)
     }
 
     /// Stops the round that runs, and returns the next generation.
@@ -106,9 +110,21 @@ impl TrainerHandle {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// Says that the node ends, so that the thread waits for nobody for long.
+    pub fn leave(&self) {
+        // The first time counts.
+        let _ = self.leaving.set(Instant::now());
+    }
+
     /// Ends the newest round after the step under way, or after its first if none is done.
     pub fn cut_short(&self) {
         self.cut.store(self.generation.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+impl Drop for TrainerHandle {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -122,21 +138,51 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
             }
             Job::Ahead(mut ahead) => {
                 course.hear(std::mem::take(&mut ahead.news));
-                course.go_ahead(worker, &ahead)
+                // Without steps it is told of the lease only.
+                let went = if ahead.steps > 0 { course.go_ahead(worker, &ahead) } else { worker.foresee(&ahead) };
+                unless_gone(went, worker, || TrainerEvent::WentAhead { ended: Instant::now() })
             }
             Job::Retake { round, base, news } => {
                 course.hear(news);
-                course.retake(worker, round, base).map(|made| TrainerEvent::Retaken { round, base, made })
+                let made = course.retake(worker, round, base);
+                let made = unless_gone(made, worker, || None);
+                made.map(|made| TrainerEvent::Retaken { round, base, made })
             }
-            Job::Validate { sequences } => match worker.validate_head(sequences) {
-                Ok(()) => continue,
-                Err(message) => Err(message),
-            },
+            Job::Validate { sequences } => {
+                // One that has come meanwhile can be asked; nobody waits for one.
+                if worker.ready_while(&|| false) == Ready::Anew {
+                    course.lose();
+                }
+                match unless_gone(worker.validate_head(sequences), worker, || false) {
+                    Ok(true) => continue,
+                    Ok(false) => Ok(TrainerEvent::NotValidated),
+                    Err(trouble) => Err(trouble),
+                }
+            }
         };
-        let said = said.unwrap_or_else(|message| TrainerEvent::Failed { message, diverged: worker.not_finite });
+        let said = said.unwrap_or_else(|trouble| match trouble {
+            Trouble::Failed(message) if worker.task.fail(&message) => TrainerEvent::Gone { why: message },
+            Trouble::Failed(message) => TrainerEvent::Failed { message, diverged: worker.not_finite },
+            Trouble::Gone(why) => TrainerEvent::Gone { why },
+        });
+        let rests = matches!(said, TrainerEvent::Trained(_));
         if worker.events.blocking_send(said).is_err() {
             return false;
         }
+        if rests && let Err(e) = worker.task.rest() {
+            worker.lost(e.to_string());
+        }
     }
     true
+}
+
+/// The result of a job that may be left undone when the task has lost what it trained with.
+fn unless_gone<T>(result: Result<T, Trouble>, worker: &Worker, otherwise: impl FnOnce() -> T) -> Result<T, Trouble> {
+    match result {
+        Err(Trouble::Gone(why)) => {
+            worker.lost(why);
+            Ok(otherwise())
+        }
+        result => result,
+    }
 }

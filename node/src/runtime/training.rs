@@ -81,8 +81,10 @@ impl Driver {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(loss, nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
-                // Text that is learned by heart raises it, too, so this is only told.
-                if let Some(why) = self.gauges.losses.validated(loss) {
+                // Text that is learned by heart raises it, too, so this is only told. The losses of another task may be
+                // below zero, and tell no stranger whether they are good.
+                let rises = if self.spec.task.is_none() { self.gauges.losses.validated(loss) } else { None };
+                if let Some(why) = rises {
                     self.show(Event::Diverges { round, why });
                 }
                 Ok(())
@@ -100,6 +102,21 @@ impl Driver {
                 tracing::debug!("round {round} waits for shard {shard}");
                 self.fetch_shards(vec![shard]);
                 Ok(())
+            }
+            TrainerEvent::NotValidated => Ok(()),
+            TrainerEvent::Came => {
+                let why = self.settings.guest.as_ref().map(|note| note.words()).unwrap_or_default();
+                self.show(Event::Trainer { here: true, why });
+                Ok(())
+            }
+            TrainerEvent::Lost { why } => {
+                self.show(Event::Trainer { here: false, why });
+                Ok(())
+            }
+            TrainerEvent::Gone { why } => {
+                self.device.rest();
+                self.show(Event::Trainer { here: false, why });
+                self.use_device().await
             }
             TrainerEvent::Failed { message, diverged } => {
                 let failed = format!("training failed: {message}");
@@ -132,7 +149,7 @@ impl Driver {
             tokens: trained.tokens,
             seconds: trained.seconds,
         });
-        let why = self.gauges.losses.trained(trained.loss, f64::from(self.spec.model.vocab).ln());
+        let why = self.gauges.losses.trained(trained.loss, self.guessing());
         let halts = why.is_some_and(|why| self.diverges(trained.round, why));
         self.contributions.make(trained.payload, trained.delta);
         let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
@@ -173,8 +190,16 @@ impl Driver {
         true
     }
 
-    /// Bytes of text a token, on average over the held-out text.
+    /// The loss of a model that knows nothing, above any if nobody knows it.
+    fn guessing(&self) -> f64 {
+        if self.spec.task.is_some() { f64::INFINITY } else { f64::from(self.spec.model.vocab).ln() }
+    }
+
+    /// Bytes of text a token, on average over the held-out text; 1 where losses are of no text.
     fn bytes_per_token(&self) -> f64 {
+        if self.spec.task.is_some() {
+            return 1.0;
+        }
         self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }
 }

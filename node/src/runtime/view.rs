@@ -125,6 +125,7 @@ impl Driver {
             offers: None,
             gossip: None,
             probation: self.probation_status(&head.record),
+            trainer: self.settings.guest.as_ref().map(|note| note.words()),
             amended: self.amended_status(),
             proposals: self.proposal_status(),
             unreached: self.net.unreached().into_iter().map(unreached_row).collect(),

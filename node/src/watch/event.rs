@@ -153,6 +153,11 @@ pub enum Event {
         round: u64,
         why: String,
     },
+    /// The trainer that this node's user brings has come, or has gone.
+    Trainer {
+        here: bool,
+        why: String,
+    },
     MemberJoined {
         member: String,
         round: u64,

@@ -166,6 +166,9 @@ pub struct Status {
     /// Why this node does not vote yet, in an open run with probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probation: Option<ProbationStatus>,
+    /// The trainer that this node's user brings, in words, in a run whose task is external.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer: Option<String>,
     /// The amendments of the run that are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amended: Option<AmendedStatus>,

@@ -4,6 +4,7 @@
 use super::canvas::Canvas;
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
 /// A terminal with at most so many columns, or fewer rows, gets plain lines.
@@ -29,23 +30,57 @@ fn logged() -> MutexGuard<'static, Logged> {
     LOGGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A terminal that a stream goes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub columns: usize,
+    pub rows: usize,
+    pub has_colours: bool,
+}
+
+impl Shape {
+    /// None if the stream goes elsewhere.
+    pub fn of(stream: impl IsTerminal + AsFd) -> Option<Self> {
+        if !stream.is_terminal() {
+            return None;
+        }
+        let (columns, rows) = columns_and_rows(stream);
+        let (term, no_color) = wishes();
+        Some(Self { columns, rows, has_colours: may_colour(term.as_deref(), no_color.as_deref()) })
+    }
+}
+
+/// The kind of the terminal, and the user's word against colours.
+fn wishes() -> (Option<String>, Option<String>) {
+    (std::env::var("TERM").ok(), std::env::var("NO_COLOR").ok())
+}
+
 /// Whether standard output is a terminal that can show the block.
 pub fn shows_block() -> bool {
-    let text = |name| std::env::var(name).ok();
     let size = stdout().is_terminal().then(size);
-    may_show_block(size, text("TERM").as_deref(), text("NO_COLOR").as_deref())
+    let (term, no_color) = wishes();
+    may_show_block(size, term.as_deref(), no_color.as_deref())
 }
 
 /// `size` is none if the output is no terminal.
 fn may_show_block(size: Option<(usize, usize)>, term: Option<&str>, no_color: Option<&str>) -> bool {
     let has_room = size.is_some_and(|(columns, rows)| columns > COLUMNS_FEW && rows >= ROWS_MIN);
-    let is_able = term.is_some_and(|term| !term.is_empty() && term != "dumb");
-    has_room && is_able && no_color.is_none_or(str::is_empty)
+    has_room && may_colour(term, no_color)
 }
 
-/// Columns and rows.
+/// Whether such a terminal obeys more than letters, and its user wants that.
+fn may_colour(term: Option<&str>, no_color: Option<&str>) -> bool {
+    let is_able = term.is_some_and(|term| !term.is_empty() && term != "dumb");
+    is_able && no_color.is_none_or(str::is_empty)
+}
+
+/// Columns and rows of standard output.
 pub fn size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(stdout()) {
+    columns_and_rows(stdout())
+}
+
+fn columns_and_rows(stream: impl AsFd) -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(stream) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
         _ => USUAL_SIZE,
     }

@@ -194,6 +194,8 @@ fn text(event: &Event, names: &Names) -> Option<String> {
         Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
         Event::Refused { peer, reason } => format!("refused {}: {reason}", node(peer)),
         Event::Diverges { round, why } => format!("THE TRAINING DIVERGES in round {round}: {why}"),
+        Event::Trainer { here: true, why } => format!("the trainer is here: {why}"),
+        Event::Trainer { here: false, why } => format!("NO TRAINER, this node only votes, serves and stores: {why}"),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
         Event::CheckpointFailed { reason } => format!("no checkpoint was written: {reason}"),
         Event::Finished { reason } => format!("finished: {reason}"),

@@ -475,12 +475,12 @@ impl Ctx {
         }
         let record = &head.record;
         record.member(&signed.member).ok_or(LEASE)?;
-        let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
+        let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.sample_weight()));
         let used = (ready.start, ready.samples, ready.steps);
         let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
             && (succession::fits_lease(record, &signed.member, used) || mutated!(Mutation::AnyLease))
-            && ready.tokens <= tokens_max;
+            && (ready.tokens <= tokens_max || mutated!(Mutation::AnyWeight));
         if !fits {
             return Err(LEASE);
         }

@@ -200,7 +200,7 @@ pub enum Output {
     /// record gives if the attempt that was just begun is committed on top of the state of `base`. If a `Train` for
     /// that round, after a COMMIT on top of `base`, has this very lease, these steps are its first ones. Otherwise, and
     /// when another `Ahead` comes with another lease, they are dropped and not counted at all. The contribution made
-    /// before contains none of them.
+    /// before contains none of them. With `steps` 0, in a run with an external task, the lease is only told.
     Ahead { round: u64, base: Digest, lease: Span, inner_steps: u32, tokens: u64, steps: u32 },
     /// Take the fragment of this round from the trainer's own parameters at its last contribution, with what was
     /// committed since; answer with `Retaken`.

@@ -72,7 +72,7 @@ fn most_patience(join: &JoinSpec) -> u64 {
 
 impl Newcomers {
     pub fn new(spec: &RunSpec) -> Self {
-        let elements = spec.model.parameters();
+        let elements = spec.parameters();
         let most = most_patience(&spec.join);
         let update = update::encoded_max(spec.sync.codec, usize::try_from(elements).unwrap_or(usize::MAX));
         Self {

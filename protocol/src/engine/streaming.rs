@@ -17,9 +17,11 @@ impl Round {
     /// committed.
     pub fn go_ahead(&self, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let steps = ctx.terms.ahead;
+        // A trainer that a user brings hears of the lease in any case, to read ahead.
+        let is_told = steps > 0 || ctx.spec.task.is_some();
         // Steps for a round under other terms would have to be done by these.
         let amends = amending::chosen(&self.head.record, &ctx.spec, contributions).is_some();
-        if steps == 0 || amends || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
+        if !is_told || amends || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
             return;
         }
         let head = &self.head;

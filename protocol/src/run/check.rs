@@ -1,13 +1,13 @@
 //! Bounds of a run's values, each with its reason.
 
-use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, SyncSpec};
+use super::{AdmissionMode, Codec, DataSpec, EngineKind, ModelSpec, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::Digest;
 use crate::codec::topk::TOPK_BLOCK;
 use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use crate::limits::{
-    ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, JOIN_PATIENCE_MAX, JOIN_SHARE_MAX, MEMBERS_MAX,
-    OUTER_LR_ENTRIES_MAX, OVERLAP_MAX, PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX,
-    TOPK_TURNS_MIN,
+    ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, JOIN_PATIENCE_MAX, JOIN_SHARE_MAX, LEASE_SAMPLES_MAX,
+    MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX, PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
+    TASK_SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
 };
 use std::fmt;
 
@@ -53,6 +53,7 @@ impl RunSpec {
         let mut check = Check { problems: Vec::new() };
         self.check_name(&mut check);
         self.check_model(&mut check);
+        self.check_task(&mut check);
         self.check_inner(&mut check);
         self.check_outer(&mut check);
         self.check_sync(&mut check);
@@ -94,6 +95,32 @@ impl RunSpec {
         check.holds(parameters <= PARAMETERS_MAX, "model", format!("{parameters} parameters"), must);
         let named = self.beginning != Some(Digest::default());
         check.holds(named, "model.beginning", "zero", "the root of a state, or left out".to_owned());
+    }
+
+    fn check_task(&self, check: &mut Check) {
+        let Some(task) = &self.task else { return };
+        let must = "left out with task.kind = \"external\": the trainers bring the model";
+        check.holds(self.model == ModelSpec::of_external(), "model", "set", must.to_owned());
+        let must = "left out with task.kind = \"external\": the trainers bring the data";
+        check.holds(self.data == DataSpec::of_external(), "data", "set", must.to_owned());
+        let must = "set with task.kind = \"external\": the founder's trainer gives the first parameters";
+        check.holds(self.beginning.is_some(), "model.beginning", "none", must.to_owned());
+        let must = "the digest of a schema".to_owned();
+        check.holds(task.schema != Digest::default(), "task.schema", "zero", must);
+        let range = |value: u64, least: u64, most: u64| (least..=most).contains(&value);
+        let must = format!("between 1 and {PARAMETERS_MAX}");
+        check.holds(range(task.parameters, 1, PARAMETERS_MAX), "task.parameters", task.parameters, must);
+        let must = format!("between 1 and task.parameters ({})", task.parameters);
+        check.holds(range(task.learned, 1, task.parameters), "task.learned", task.learned, must);
+        let must = format!("between 0 (each node has data of its own) and {TASK_SAMPLES_MAX}");
+        check.holds(range(task.samples, 0, TASK_SAMPLES_MAX), "task.samples", task.samples, must);
+        check.range("task.weight", task.weight, 1, u32::MAX);
+        let must = "\"rounds\" with task.kind = \"external\": a trainer has an optimizer of its own, and every-step \
+                    averages gradients for one that all share";
+        check.holds(self.sync.mode == SyncMode::Rounds, "sync.mode", self.sync.mode, must.to_owned());
+        let samples = self.inner.samples(self.inner.steps);
+        let must = format!("at most {LEASE_SAMPLES_MAX} (steps x batch x accumulate) with an external task");
+        check.holds(samples <= LEASE_SAMPLES_MAX, "inner.steps", format!("{samples} samples a round"), must);
     }
 
     fn check_inner(&self, check: &mut Check) {
@@ -184,7 +211,7 @@ impl RunSpec {
             check.holds(mixing == 0.0, "sync.mixing", mixing, format!("0 {why}"));
             return;
         }
-        let chunks = self.model.parameters().div_ceil(CHUNK_ELEMENTS as u64);
+        let chunks = self.parameters().div_ceil(CHUNK_ELEMENTS as u64);
         let must = format!(
             "at most {chunks}: a fragment has at least one chunk of {CHUNK_ELEMENTS} parameters, and this model has \
              {chunks}"
@@ -219,7 +246,7 @@ impl RunSpec {
     /// The most rounds that the budget allows; `None` if it sets no bound. A bound on tokens takes longest if one
     /// member alone reaches it.
     fn rounds_at_most(&self) -> Option<u64> {
-        let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.model.seq_len.into()).max(1);
+        let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.sample_weight().into()).max(1);
         let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
         let by_rounds = (self.budget.rounds > 0).then_some(self.budget.rounds);
         by_tokens.into_iter().chain(by_rounds).min()

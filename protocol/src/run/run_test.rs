@@ -1,6 +1,6 @@
 use super::*;
 use crate::limits::PROBATION_MAX;
-use crate::wire::sample::spec;
+use crate::wire::sample::{spec, spec_from_weights, spec_with_task};
 
 fn keys(change: impl Fn(&mut RunSpec)) -> Vec<&'static str> {
     let mut spec = spec();
@@ -199,6 +199,51 @@ fn a_beginning_stands_behind_all_else_and_names_another_run() {
     assert!(refused(&[&plain[..], &[2], &[0xb1; 32]].concat()), "an unknown number");
     assert!(refused(&[&plain[..], &[1], &[0; 32]].concat()), "no state has this root");
     assert_eq!(keys(|s| s.beginning = Some(Digest::default())), ["model.beginning"]);
+}
+
+#[test]
+fn a_task_stands_behind_the_beginning() {
+    let (spec, begun) = (spec_with_task(), crate::wire::encode_spec(&spec_from_weights()));
+    let bytes = crate::wire::encode_spec(&spec);
+    assert_eq!(bytes.len(), begun.len() + 1 + 32 + 32 + 3 * 8 + 4);
+    assert_eq!(crate::wire::decode_spec(&bytes), Ok(spec.clone()));
+    for cut in begun.len() + 1..bytes.len() {
+        assert!(crate::wire::decode_spec(&bytes[..cut]).is_err(), "cut to {cut} bytes");
+    }
+    assert!(crate::wire::decode_spec(&[&bytes[..], &[0]].concat()).is_err());
+    assert_eq!((spec.parameters(), spec.sample_weight()), (12, 4));
+    assert_eq!((self::spec().parameters(), self::spec().sample_weight()), (self::spec().model.parameters(), 128));
+    let differences = self::spec().differences(&spec);
+    assert!(differences.iter().any(|line| line == "task.samples: none here, 50000 there"), "{differences:?}");
+}
+
+#[test]
+fn a_task_has_bounds_and_no_model_beside_it() {
+    let keys = |change: fn(&mut RunSpec, &mut ExternalSpec)| {
+        let mut spec = spec_with_task();
+        if let Some(mut task) = spec.task.take() {
+            change(&mut spec, &mut task);
+            spec.task = Some(task);
+        }
+        let keys = |e: RunError| e.problems.iter().map(|p| p.key).collect::<Vec<_>>();
+        spec.validate().err().map(keys).unwrap_or_default()
+    };
+    assert_eq!(keys(|_, _| ()), [""; 0]);
+    assert_eq!(keys(|s, _| s.model.vocab = 3), ["model"]);
+    assert_eq!(keys(|s, _| s.data.manifest = Digest([1; 32])), ["data"]);
+    assert_eq!(keys(|s, _| s.beginning = None), ["model.beginning"]);
+    assert_eq!(keys(|_, t| t.schema = Digest::default()), ["task.schema"]);
+    assert_eq!(keys(|_, t| t.parameters = 0), ["task.parameters", "task.learned"]);
+    assert_eq!(keys(|_, t| t.learned = 0), ["task.learned"]);
+    assert_eq!(keys(|_, t| t.learned = t.parameters + 1), ["task.learned"]);
+    assert_eq!(keys(|_, t| t.samples = 0), [""; 0], "each node has data of its own");
+    assert_eq!(keys(|_, t| t.samples = (1 << 48) + 1), ["task.samples"]);
+    assert_eq!(keys(|_, t| t.weight = 0), ["task.weight"]);
+    assert_eq!(keys(|s, _| (s.inner.batch, s.inner.steps) = (1 << 16, 65)), ["inner.steps"]);
+    let every_step = keys(|s, _| {
+        (s.sync.mode, s.inner.steps, s.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
+    });
+    assert_eq!(every_step, ["sync.mode"]);
 }
 
 #[test]

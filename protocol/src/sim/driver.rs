@@ -28,6 +28,8 @@ impl World {
             Output::Train { round, base, lease, inner_steps, .. } => self.train(node, round, base, lease, inner_steps),
             Output::CutShort { round } => self.cut_short(node, round),
             Output::StopTraining { .. } => self.stop_training(node),
+            // No trainer here reads ahead.
+            Output::Ahead { steps: 0, .. } => {}
             Output::Ahead { round, base, lease, steps, .. } => self.ahead(node, (round, base), lease, steps),
             Output::Retake { round, base } => {
                 let after = self.random.between(1, 100) * MS;
@@ -167,7 +169,7 @@ impl World {
         let vector = self.contribution(node, &training, span);
         let vector = Rc::new(self.inflated(node, vector));
         let payload = update::contribution_digest(&vector);
-        let tokens = span.count * u64::from(self.spec.model.seq_len);
+        let tokens = span.count * u64::from(self.spec.sample_weight());
         let norm_bits = trainer::norm(&vector).to_bits();
         let upload_kbps = self.uplink(node, round);
         let measured = Measured { step_us: pace as u32, upload_kbps, reduce_us: 0, norm_bits };

@@ -52,8 +52,8 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, JoinSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode,
-    SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec,
+    PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::sample;
 use options::Options;
@@ -87,7 +87,10 @@ pub fn specification(options: &Options) -> RunSpec {
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
         join: JOIN,
         budget: Budget { rounds: options.rounds, tokens: 0 },
-        beginning: options.from_weights.then(|| trainer::State::initial(options.mode).root),
+        model: if options.external { ModelSpec::of_external() } else { small.model },
+        data: if options.external { DataSpec::of_external() } else { small.data },
+        beginning: (options.from_weights || options.external).then(|| trainer::State::initial(options.mode).root),
+        task: options.external.then(trainer::task),
         ..small
     }
 }

@@ -75,6 +75,8 @@ pub struct Options {
     pub probed: bool,
     /// The run's specification names the state that founders begin with.
     pub from_weights: bool,
+    /// The run's task is external: some elements are of kind mean.
+    pub external: bool,
     /// All nodes begin on a first record that names all of them.
     pub awake: bool,
     /// Microseconds between two faults, on average.
@@ -161,6 +163,7 @@ impl Options {
         options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
         options.probed = Random::new(seed, "probes").chance(25);
         options.from_weights = Random::new(seed, "weights").chance(10);
+        options.external = options.mode == SyncMode::Rounds && Random::new(seed, "task").chance(10);
         let mut amending = Random::new(seed, "amendments");
         options.amendments = !options.awake && amending.chance(25);
         options.creator = options.amendments && amending.chance(70);
@@ -337,6 +340,7 @@ impl Options {
             clocks_behind: false,
             probed: false,
             from_weights: false,
+            external: false,
             awake: false,
             every: SECOND,
             settled: 0,
@@ -358,7 +362,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 29] {
+    fn switches(&self) -> [(&'static str, bool); 30] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -388,6 +392,7 @@ impl Options {
             ("strangers", self.strangers > 0),
             ("probed", self.probed),
             ("from-weights", self.from_weights),
+            ("external", self.external),
             ("awake", self.awake),
         ]
     }

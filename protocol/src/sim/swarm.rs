@@ -42,7 +42,7 @@ impl World {
             self.marks.hit("newcomer served by a newcomer");
         }
         self.schedule_own((each * served).max(1), node, Event::Piece { job, each });
-        let state = self.spec.model.parameters().saturating_mul(4 * u64::from(self.spec.sync.mode.vectors()));
+        let state = self.spec.parameters().saturating_mul(4 * u64::from(self.spec.sync.mode.vectors()));
         self.feed(node, Input::CatchUpProgress { bytes: state / PIECES * got });
     }
 

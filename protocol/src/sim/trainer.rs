@@ -5,7 +5,7 @@ use crate::engine::io::Contribution;
 use crate::outer::Rule;
 use crate::record::Span;
 use crate::ring::Ring;
-use crate::run::{Codec, SyncMode, SyncSpec};
+use crate::run::{Codec, ExternalSpec, SyncMode, SyncSpec};
 use crate::update::Fragments;
 use crate::{Digest, NodeId, codec, state, update};
 use std::ops::Range;
@@ -13,6 +13,8 @@ use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
+/// The last elements are of kind mean in a run with an external task: they begin inside a chunk.
+const MEANS: u64 = 40;
 /// Elements of a chunk here, at which fragments begin and end, too: whole chunks would be a million times the work.
 const PART: usize = 32;
 
@@ -58,6 +60,13 @@ pub struct State {
 
 fn schema() -> Digest {
     Digest::of("starling sim schema v1", &[])
+}
+
+/// An external task of as many elements, the last of which are of kind mean.
+pub fn task() -> ExternalSpec {
+    let parameters = ELEMENTS as u64;
+    let (learned, frozen) = (parameters - MEANS, Digest::default());
+    ExternalSpec { schema: schema(), frozen, parameters, learned, samples: 10_000, weight: 4 }
 }
 
 impl State {

@@ -16,6 +16,9 @@ fn samples() -> Vec<(String, Vec<u8>)> {
         ("spec".to_owned(), encode_spec(&sample::spec())),
         ("spec-with-pairs".to_owned(), encode_spec(&sample::spec_with_pairs())),
         ("spec-from-weights".to_owned(), encode_spec(&sample::spec_from_weights())),
+        ("spec-with-task".to_owned(), encode_spec(&sample::spec_with_task())),
+        ("task-schema".to_owned(), sample::task_schema().encode()),
+        ("task-schema-digest".to_owned(), sample::task_schema().digest().0.to_vec()),
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
@@ -75,6 +78,8 @@ fn the_files_bytes_decode_to_the_samples() {
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
     assert_eq!(decode_spec(&bytes("spec-from-weights")), Ok(sample::spec_from_weights()));
+    assert_eq!(decode_spec(&bytes("spec-with-task")), Ok(sample::spec_with_task()));
+    assert_eq!(crate::run::TaskSchema::decode(&bytes("task-schema")), Ok(sample::task_schema()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
     assert_eq!(decode_record(&bytes("fork-record")), Ok(sample::fork()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));

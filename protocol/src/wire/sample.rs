@@ -12,7 +12,9 @@ use crate::message::{
     Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use crate::run::{Codec, EngineKind, RunSpec};
+use crate::run::{
+    Codec, DataSpec, EngineKind, ExternalSpec, ModelSpec, RunSpec, TaskSchema, TaskTensor, TensorKind, TensorType,
+};
 use crate::{Digest, NodeId};
 
 pub fn digest(fill: u8) -> Digest {
@@ -38,6 +40,35 @@ pub fn spec_with_pairs() -> RunSpec {
 /// The same run from weights.
 pub fn spec_from_weights() -> RunSpec {
     RunSpec { beginning: Some(digest(0xb1)), ..spec() }
+}
+
+/// The tensors of the run with an external task.
+pub fn task_schema() -> TaskSchema {
+    let tensor = |name: &str, kind, shape: &[u32]| TaskTensor {
+        name: name.to_owned(),
+        kind,
+        dtype: TensorType::F32,
+        shape: shape.to_vec(),
+    };
+    TaskSchema {
+        tensors: vec![
+            tensor("layer.weight", TensorKind::Learned, &[3, 2]),
+            tensor("norm.weight", TensorKind::Learned, &[3]),
+            tensor("norm.running_mean", TensorKind::Mean, &[3]),
+        ],
+    }
+}
+
+pub fn task_spec() -> ExternalSpec {
+    let schema = task_schema();
+    let (parameters, learned) = (schema.elements(), schema.learned());
+    ExternalSpec { schema: schema.digest(), frozen: digest(0xf0), parameters, learned, samples: 50_000, weight: 4 }
+}
+
+/// The same run with an external task.
+pub fn spec_with_task() -> RunSpec {
+    let (model, data) = (ModelSpec::of_external(), DataSpec::of_external());
+    RunSpec { model, data, task: Some(task_spec()), ..spec_from_weights() }
 }
 
 pub fn spec() -> RunSpec {

@@ -154,7 +154,7 @@ fn a_joiner_that_holds_the_state_is_named_in_the_next_record() {
     assert_eq!((members, codec), (1, Codec::Bf16));
     let outputs = bench.feed(Input::Reduced { key, update: Digest([9; 32]) });
     assert!(
-        matches!(outputs[0], Output::Speculate { rule: Rule::Nesterov { lr: 0.9, momentum: 0.9 }, .. }),
+        matches!(outputs[0], Output::Speculate { rule: Rule::Nesterov { lr: 0.9, momentum: 0.9, .. }, .. }),
         "{outputs:?}"
     );
     let outputs = bench.feed(Input::Applied { key, update: Digest([9; 32]), state_root: Digest([10; 32]) });

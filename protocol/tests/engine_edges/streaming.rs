@@ -2,16 +2,24 @@
 
 use crate::bench::{Bench, refusals};
 use crate::fixture::{digest, id, spec, voters};
+use starling_protocol::Digest;
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::message::{Message, Ready};
 use starling_protocol::record::Span;
-use starling_protocol::run::RunSpec;
+use starling_protocol::run::{ExternalSpec, RunSpec};
 
 fn streaming(fragments: u32, overlap: u32) -> RunSpec {
     let mut spec = spec();
     (spec.sync.fragments, spec.sync.overlap, spec.sync.mixing) = (fragments, overlap, 0.5);
     spec
+}
+
+/// A run whose trainers come from outside, with a sample's largest weight.
+fn external(weight: u32) -> RunSpec {
+    let (schema, frozen) = (digest(6), Digest::default());
+    let task = Some(ExternalSpec { schema, frozen, parameters: 10, learned: 10, samples: 100, weight });
+    RunSpec { task, ..spec() }
 }
 
 /// All members say READY. Returns the outputs of the engine.
@@ -59,6 +67,31 @@ fn the_lease_of_the_next_record_is_told_as_soon_as_its_attempt_runs() {
         });
         assert_eq!(train, Some((round, lease, inner_steps, tokens)));
     }
+}
+
+#[test]
+fn a_trainer_from_outside_hears_of_its_next_lease_without_steps_ahead() {
+    let mut bench = Bench::flock_of(external(4), &voters(4));
+    let foreseen = ahead(&all_ready(&mut bench));
+    let [(round, lease, _, _, steps)] = foreseen[..] else { panic!("{foreseen:?}") };
+    assert_eq!(steps, 0);
+    let key = bench.running();
+    bench.decide(key);
+    let record = bench.record();
+    assert_eq!((round, lease), (record.round + 1, *record.lease_of(&id(1)).expect("a lease")));
+}
+
+#[test]
+fn a_sample_counts_at_most_what_its_task_says() {
+    let mut bench = Bench::flock_of(external(5), &voters(4));
+    let of = |mut ready: Ready, over: u64| {
+        ready.tokens = 5 * ready.samples + over;
+        Message::Ready(ready)
+    };
+    let (heavy, full) = (of(bench.ready(2), 1), of(bench.ready(3), 0));
+    let refusal = [&Refusal::Malformed { what: "ready that does not fit its lease" }];
+    assert_eq!(refusals(&bench.say(2, &heavy)), refusal);
+    assert!(refusals(&bench.say(3, &full)).is_empty());
 }
 
 #[test]

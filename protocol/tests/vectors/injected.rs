@@ -60,7 +60,13 @@ const SHOWN: &[(Subject, &[Mutation])] = &[
     (reduction::subject, &[Mutation::ClipTheEarly, Mutation::LowerReference, Mutation::NoNormClip]),
     (
         outer::subject,
-        &[Mutation::DecayOfGains, Mutation::FragmentsStill, Mutation::PlainMomentum, Mutation::RootWithoutKinds],
+        &[
+            Mutation::DecayOfGains,
+            Mutation::FragmentsStill,
+            Mutation::LearnMeans,
+            Mutation::PlainMomentum,
+            Mutation::RootWithoutKinds,
+        ],
     ),
     (ballot::subject, &[Mutation::DecideByOne, Mutation::IgnoreSeenVote, Mutation::VoteUnequal, Mutation::WorstFirst]),
     (session::subject, &[Mutation::JoinAsVoter, Mutation::LeaseTwice, Mutation::PlainMomentum]),

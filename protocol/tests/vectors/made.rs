@@ -20,6 +20,11 @@ pub fn spec() -> RunSpec {
     wire::decode_spec(&example("spec")).expect("the example decodes")
 }
 
+/// The run with an external task of `wire.txt`.
+pub fn spec_with_task() -> RunSpec {
+    wire::decode_spec(&example("spec-with-task")).expect("the example decodes")
+}
+
 /// The record of `wire.txt`, as a pattern.
 pub fn record() -> Record {
     wire::decode_record(&example("record")).expect("the example decodes")

@@ -16,6 +16,7 @@ const MANIFEST: &str = "docs/protocol/2-records.md §2.8.4";
 const INITIAL: &str = "docs/protocol/2-records.md §2.8.5";
 const ROUNDS: &str = "docs/protocol/3-reduction.md §3.8.1";
 const EVERY_STEP: &str = "docs/protocol/3-reduction.md §3.8.2";
+const MEANS: &str = "docs/protocol/3-reduction.md §3.8.3";
 const STREAMING: &str = "docs/protocol/3-reduction.md §3.9";
 
 /// A model with so few numbers that they fit on a page.
@@ -148,8 +149,20 @@ fn moments(state: &State) -> Json {
 
 /// Two outer steps of a run, one after another, from the initial parameters.
 fn steps(section: &str, spec: &RunSpec, contributors: &[usize]) -> Json {
-    let schema = schema(&spec.model);
-    let mut state = State::initial(initial(&spec.model, spec.seed), spec.sync.mode);
+    steps_from(section, spec, (schema(&spec.model), initial(&spec.model, spec.seed)), contributors)
+}
+
+/// The same with an external task, whose last elements are of kind mean, from parameters of which `a` is 7919.
+fn means() -> Json {
+    let mut spec = made::spec_with_task();
+    spec.sync.codec = Codec::Bf16;
+    let schema = spec.task.as_ref().map(|task| task.schema).expect("it has a task");
+    let elements = usize::try_from(spec.parameters()).expect("a few");
+    steps_from(MEANS, &spec, (schema, made_up(elements, 7_919)), &[1, 4])
+}
+
+fn steps_from(section: &str, spec: &RunSpec, (schema, theta): (Digest, Vec<f32>), contributors: &[usize]) -> Json {
+    let mut state = State::initial(theta, spec.sync.mode);
     let mut parent = made::record();
     (parent.round, parent.tokens) = (3, 184_320);
     let mut steps = Vec::new();
@@ -165,7 +178,7 @@ fn steps(section: &str, spec: &RunSpec, contributors: &[usize]) -> Json {
         assert!(rule.apply(&mut state, &decoded), "the state stays finite");
         let next = parent.round + 1;
         let constants = match rule {
-            Rule::Nesterov { lr, momentum } => object! {"lr": bits(lr), "momentum": bits(momentum)},
+            Rule::Nesterov { lr, momentum, .. } => object! {"lr": bits(lr), "momentum": bits(momentum)},
             Rule::AdamW(_) => object! {
                 "lr": wide_bits(schedule::rate(&spec.inner, &spec.budget, next, 0, parent.tokens)),
                 "scale": bits(rule.scale(decoded.chunks(CHUNK_ELEMENTS).map(
@@ -192,7 +205,7 @@ fn fragments() -> Json {
     const ELEMENTS: usize = 2 * CHUNK_ELEMENTS + 100;
     let turns = Fragments::new(2, ELEMENTS, CHUNK_ELEMENTS);
     let mut state = State::initial(made_up(ELEMENTS, 7_919), SyncMode::Rounds);
-    let rule = Rule::Nesterov { lr: 0.7, momentum: 0.9 };
+    let rule = Rule::Nesterov { lr: 0.7, momentum: 0.9, learned: usize::MAX };
     let mut steps = Vec::new();
     for round in 1..=3u64 {
         let range = turns.of_round(round);
@@ -226,6 +239,6 @@ pub fn subject() -> Json {
         "about": about,
         "initial": initials(), "roots": roots(), "manifest": manifest(),
         "rounds": steps(ROUNDS, &rounds, &[1, 4]), "every_step": steps(EVERY_STEP, &every_step, &[3, 3]),
-        "streaming": fragments(),
+        "means": means(), "streaming": fragments(),
     }
 }

@@ -7,7 +7,7 @@ use super::wire::{
 };
 use crate::standing::Rank;
 use starling_protocol::limits::{
-    CANDIDATE_BYTES_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES,
+    CANDIDATE_BYTES_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, RUN_SPEC_BYTES_MAX, SCHEMA_BYTES_MAX, STATE_CHUNK_BYTES,
 };
 use std::io;
 use std::time::Duration;
@@ -99,6 +99,7 @@ impl Expect {
             FetchRequest::UpdatePiece { .. } => UPDATE_PIECE_BYTES,
             FetchRequest::Start { .. } => START_BYTES_MAX,
             FetchRequest::Beginning => SNAPSHOT_BYTES_MAX as u64,
+            FetchRequest::Schema => SCHEMA_BYTES_MAX as u64,
         })
     }
 

@@ -87,6 +87,8 @@ pub enum FetchRequest {
     Start { to: u64, known: Arc<[(u64, Digest)]> },
     /// The encoded manifest of the state with which the run begins, if its specification names one (15).
     Beginning,
+    /// The document of the tensors of the run's task, if it has one (16).
+    Schema,
 }
 
 /// The reason why a request was not served.
@@ -158,6 +160,7 @@ impl FetchRequest {
             Self::UpdatePiece { .. } => 13,
             Self::Start { .. } => 14,
             Self::Beginning => 15,
+            Self::Schema => 16,
         }
     }
 
@@ -167,7 +170,7 @@ impl FetchRequest {
         out.extend_from_slice(&REQUEST_MAGIC.to_le_bytes());
         out.extend_from_slice(&[VERSION, self.kind()]);
         match self {
-            Self::Spec | Self::Beginning => {}
+            Self::Spec | Self::Beginning | Self::Schema => {}
             Self::StateChunk(digest)
             | Self::DataManifest(digest)
             | Self::Candidate(digest)
@@ -205,7 +208,7 @@ impl FetchRequest {
         let [m0, m1, version, kind] = *head;
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
-            1 | 15 => 0,
+            1 | 15 | 16 => 0,
             3 | 6 | 8 | 9 | 11 | 12 => 32,
             4 => 10,
             5 => 8,
@@ -246,6 +249,7 @@ impl FetchRequest {
             13 => Self::UpdatePiece { update: Digest(reader.array()?), piece: reader.u32()? },
             14 => Self::Start { to: reader.u64()?, known: reader.places()? },
             15 => Self::Beginning,
+            16 => Self::Schema,
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;

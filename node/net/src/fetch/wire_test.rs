@@ -24,6 +24,7 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::Start { to: 0x0506, known: Arc::from([]) },
         FetchRequest::Start { to: 7, known: Arc::from([(0x0102, digest)]) },
         FetchRequest::Beginning,
+        FetchRequest::Schema,
     ]
 }
 
@@ -57,6 +58,7 @@ fn golden_bytes() {
         "5346020e060500000000000000".to_owned(),
         format!("5346020e0700000000000000010201000000000000{ab}"),
         "5346020f".to_owned(),
+        "53460210".to_owned(),
     ];
     assert_eq!(requests().len(), golden.len());
     for (request, golden) in requests().iter().zip(golden) {

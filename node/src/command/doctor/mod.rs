@@ -90,10 +90,21 @@ fn node_file(args: &DoctorArgs) -> Result<NodeFile, Failure> {
 
 /// The run's name and specification, if its file can be used, and the finding about it.
 fn run_file(path: &Path) -> (Option<(String, RunSpec)>, Finding) {
-    match RunFile::load(path).and_then(|file| Ok((check_run_file(&file)?.0, file.name))) {
-        Ok((spec, name)) => {
-            let what = format!("{name}: {} parameters", spec.model.parameters());
+    let read = || -> Result<(Option<RunSpec>, RunFile), Failure> {
+        let file = RunFile::load(path)?;
+        if file.awaits_founder() {
+            file.before_founding()?;
+            return Ok((None, file));
+        }
+        Ok((Some(check_run_file(&file)?.0), file))
+    };
+    match read() {
+        Ok((Some(spec), RunFile { name, .. })) => {
+            let what = format!("{name}: {} parameters", spec.parameters());
             (Some((name, spec)), Finding::good("run", what))
+        }
+        Ok((None, RunFile { name, .. })) => {
+            (None, Finding::good("run", format!("{name}: the founder's trainer brings the model")))
         }
         Err(failure) => (None, Finding::told("run", Bad, &failure.error.to_string())),
     }

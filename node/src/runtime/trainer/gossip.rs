@@ -5,6 +5,7 @@
 
 use super::job::{Round, TrainerEvent};
 use super::rounds::Course;
+use super::task::Trouble;
 use super::worker::{Steps, Worked, Worker};
 use crate::coding::Coder;
 use crate::gossip::{Exchanger, Offer, PairError, PairKey, Place, Theirs};
@@ -170,9 +171,12 @@ impl Course for Gossip {
         let (started, elements) = (begun.0, worker.state.read().elements());
         self.begin(job, elements);
         let exchanges = |worker: &mut Worker, made, steps| self.exchanges(worker, job, (made, steps), started);
-        let done = worker.steps(job, begun, exchanges)?;
-        done.iter().for_each(|_| self.end());
-        Ok(done)
+        let done = worker.steps(job, begun, exchanges);
+        // Without its trainer this member comes to no exchange, either.
+        if matches!(done, Ok(Ok(_)) | Err(Trouble::Gone(_))) {
+            self.end();
+        }
+        done
     }
 }
 
@@ -184,7 +188,7 @@ impl Gossip {
         job: &Round,
         (made, steps): (u32, u32),
         started: Instant,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Trouble> {
         let mut goes_on = Ok(true);
         while matches!(goes_on, Ok(true)) && self.is_due(job, made, steps) && !worker.is_to_end(job) {
             let at = Instant::now();
@@ -195,11 +199,12 @@ impl Gossip {
         goes_on
     }
 
-    fn exchange(&mut self, worker: &mut Worker, job: &Round, step: Duration) -> Result<bool, String> {
+    fn exchange(&mut self, worker: &mut Worker, job: &Round, step: Duration) -> Result<bool, Trouble> {
         let at = Instant::now();
         let mut change = worker.spare();
         change.resize(self.drift.len(), 0.0);
-        worker.trainer.read(&mut change).map_err(|e| e.to_string())?;
+        worker.task.given()?;
+        worker.task.read(&mut change)?;
         if !worker.against_state(job, &mut change, |change, theta| change - theta) {
             return Ok(false);
         }
@@ -217,12 +222,14 @@ impl Gossip {
             _ => None,
         };
         if !self.apply(&mut change, theirs)? {
-            return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
+            let why = format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round);
+            return Err(why.into());
         }
         if !worker.against_state(job, &mut change, |drift, theta| theta + drift) {
             return Ok(false);
         }
-        worker.trainer.load(&change).map_err(|e| e.to_string())?;
+        worker.task.load(&change)?;
+        worker.task.taken()?;
         worker.keep(change);
         let why = match met {
             Some(Met::Alone(why)) => Some(why),

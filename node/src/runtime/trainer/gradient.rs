@@ -2,10 +2,9 @@
 
 use super::job::{Made, Round, TrainerEvent};
 use super::rounds::Course;
+use super::task::{Learned, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
-use starling_kernels::{StepReport, TrainError};
 use starling_protocol::limits::CHUNK_ELEMENTS;
-use starling_protocol::permutation::SampleOrder;
 use starling_protocol::{Digest, update};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -26,41 +25,42 @@ impl Course for Gradients {
 
     /// Computes this node's contribution: the mean gradient of the lease's sequences.
     fn work(&mut self, worker: &mut Worker, job: &Round, (started, _): (Instant, Steps)) -> Worked {
-        let sequences = worker.setting.inner.samples(1);
-        let mut order = SampleOrder::new(worker.setting.seed, worker.data.train_sequences(worker.setting.seq_len));
-        let mut batch = Vec::new();
+        let unit = worker.setting.inner.samples(1);
+        let (mut order, mut samples) = (worker.order(), Vec::new());
         if worker.generation.load(Ordering::Acquire) != job.generation {
             return Ok(Err(TrainerEvent::Stopped));
         }
-        if job.lease.count < sequences {
-            return Err(format!("step {} has {} of {sequences} sequences", job.round, job.lease.count));
+        if job.lease.count < unit {
+            return Err(format!("step {} has {} of {unit} samples", job.round, job.lease.count).into());
         }
-        if let Err(shard) = worker.read_step(&mut order, job.lease.start, &mut batch)? {
-            return Ok(Err(TrainerEvent::MissingShard { round: job.round, shard }));
-        }
+        worker.samples_of_step(&mut order, job.lease.start, &mut samples);
         let mut gradient = worker.spare();
         let elements = worker.state.read().elements();
         gradient.resize(elements, 0.0);
-        let report = worker.trainer.gradient(&batch, &mut gradient);
-        let spoilt = matches!(report, Err(TrainError::NotFinite { .. }));
-        let report = self.accept(job.round, report, &mut gradient).inspect_err(|_| worker.not_finite = spoilt)?;
+        let learned = worker.task.gradient(&samples, &mut gradient);
+        if let Err(TaskError::Missing(shard)) = learned {
+            worker.keep(gradient);
+            return Ok(Err(TrainerEvent::MissingShard { round: job.round, shard }));
+        }
+        let spoilt = matches!(learned, Err(TaskError::NotFinite { .. }));
+        let learned = self.accept(job.round, learned, &mut gradient).inspect_err(|_| worker.not_finite = spoilt)?;
         let (payload, norm) = measure(&gradient);
-        let tokens_per_second = report.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
+        let tokens_per_second = learned.weight as f64 / started.elapsed().as_secs_f64().max(1e-9);
         let said = TrainerEvent::Step {
             round: job.round,
             step: 1,
             steps: 1,
             reached: 1,
-            loss: report.loss,
+            loss: learned.loss,
             tokens_per_second,
         };
         let _ = worker.events.try_send(said);
-        let done = Steps { steps: 1, samples: sequences, tokens: report.tokens, loss_sum: report.loss, seconds: 0.0 };
+        let done = Steps { steps: 1, samples: unit, tokens: learned.weight, loss_sum: learned.loss, seconds: 0.0 };
         self.made = Some(worker.made(job.round, gradient, payload, norm));
         Ok(Ok(done))
     }
 
-    fn take(&mut self, _worker: &mut Worker, _job: &Round) -> Result<Option<Made>, String> {
+    fn take(&mut self, _worker: &mut Worker, _job: &Round) -> Result<Option<Made>, Trouble> {
         Ok(self.made.take())
     }
 }
@@ -71,21 +71,21 @@ impl Gradients {
     fn accept(
         &mut self,
         round: u64,
-        report: Result<StepReport, TrainError>,
+        learned: Result<Learned, TaskError>,
         gradient: &mut [f32],
-    ) -> Result<StepReport, String> {
-        match report {
-            Ok(report) => {
+    ) -> Result<Learned, Trouble> {
+        match learned {
+            Ok(learned) => {
                 self.spoilt = 0;
-                Ok(report)
+                Ok(learned)
             }
-            Err(e @ TrainError::NotFinite { loss, .. }) if self.spoilt < STEPS_LEFT_OUT_MAX => {
+            Err(e @ TaskError::NotFinite { loss, .. }) if self.spoilt < STEPS_LEFT_OUT_MAX => {
                 tracing::warn!("step {round}: {e}");
                 self.spoilt += 1;
                 gradient.fill(0.0);
-                Ok(StepReport { loss: if loss.is_finite() { loss } else { 0.0 }, grad_norm: 0.0, tokens: 1 })
+                Ok(Learned { loss: if loss.is_finite() { loss } else { 0.0 }, weight: 1 })
             }
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(e.into()),
         }
     }
 }

@@ -91,6 +91,8 @@ pub enum TrainerEvent {
         round: u64,
         loss: f64,
     },
+    /// A validation that was asked for by itself is left out.
+    NotValidated,
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
     Stopped,
@@ -108,6 +110,16 @@ pub enum TrainerEvent {
     MissingShard {
         round: u64,
         shard: Digest,
+    },
+    /// The task has what it trains with, for the first time or again.
+    Came,
+    /// The task has lost what it trained with beside a round.
+    Lost {
+        why: String,
+    },
+    /// The task has lost what it trained with: the round can be asked for again, and begins when that is back.
+    Gone {
+        why: String,
     },
     Failed {
         message: String,

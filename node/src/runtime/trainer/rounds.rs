@@ -1,11 +1,10 @@
 //! Rounds of inner steps and their results: the default course, from which the others differ.
 
 use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
+use super::task::{Ready, StepAt, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
-use starling_kernels::TrainError;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::schedule;
-use starling_protocol::permutation::SampleOrder;
 use starling_protocol::run::InnerSpec;
 use starling_protocol::{Digest, update};
 use std::sync::atomic::Ordering;
@@ -21,9 +20,12 @@ pub trait Course: Send {
     /// Hears of commits, before anything else of a job.
     fn hear(&mut self, _news: FragmentEvent) {}
 
+    /// Hears that what was on the device is lost.
+    fn lose(&mut self) {}
+
     /// Puts the parameters on the device from which the round goes on, and validates the head's if that is due. Returns
     /// the steps of the round that these parameters contain already; none if the head has changed.
-    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, String> {
+    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, Trouble> {
         Ok(worker.load_head(job)?.then(Steps::default))
     }
 
@@ -33,18 +35,18 @@ pub trait Course: Send {
     }
 
     /// The contribution of the steps; none if the head has changed.
-    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
+    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, Trouble> {
         worker.pseudo_gradient(job)
     }
 
     /// Makes inner steps of the round after the one whose record is being made.
-    fn go_ahead(&mut self, _worker: &mut Worker, _job: &Ahead) -> Result<TrainerEvent, String> {
+    fn go_ahead(&mut self, _worker: &mut Worker, _job: &Ahead) -> Result<TrainerEvent, Trouble> {
         Ok(TrainerEvent::WentAhead { ended: Instant::now() })
     }
 
     /// The contribution to the fragment of a round without further steps; none if there are no parameters to take it
     /// from.
-    fn retake(&mut self, _worker: &mut Worker, _round: u64, _base: Digest) -> Result<Option<Made>, String> {
+    fn retake(&mut self, _worker: &mut Worker, _round: u64, _base: Digest) -> Result<Option<Made>, Trouble> {
         Ok(None)
     }
 }
@@ -56,8 +58,14 @@ impl Course for Rounds {}
 
 impl Worker {
     /// Trains one round by its course.
-    pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<TrainerEvent, String> {
+    pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<TrainerEvent, Trouble> {
+        match self.ready(job.generation, job.base) {
+            Ready::AsBefore => {}
+            Ready::Anew => course.lose(),
+            Ready::Unwanted => return Ok(TrainerEvent::Stopped),
+        }
         self.take_terms(job);
+        self.stand(job.round, job.base, job.tokens, job.expected.len());
         let Some(done) = course.load(self, job)? else { return Ok(TrainerEvent::Stopped) };
         let (started, ahead) = (Instant::now(), done.seconds);
         self.waited = Duration::ZERO;
@@ -89,7 +97,7 @@ impl Worker {
     /// Takes over the terms of the round, which an amendment may have changed.
     fn take_terms(&mut self, job: &Round) {
         if self.setting.inner != job.inner {
-            self.trainer.amend(job.inner.weight_decay, job.inner.clip);
+            self.task.amend(job.inner.weight_decay, job.inner.clip);
             self.setting.inner = job.inner.clone();
         }
         self.setting.budget = job.budget.clone();
@@ -101,15 +109,17 @@ impl Worker {
         &mut self,
         job: &Round,
         (started, mut done): (Instant, Steps),
-        mut between: impl FnMut(&mut Self, u32, u32) -> Result<bool, String>,
+        mut between: impl FnMut(&mut Self, u32, u32) -> Result<bool, Trouble>,
     ) -> Worked {
         let inner = self.setting.inner.clone();
-        let sequences = inner.samples(1);
-        let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
-        let (mut left_out, mut batch, first) = (0, Vec::new(), done.steps);
-        // The steps never use a sequence of another member's lease.
-        let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
+        let unit = inner.samples(1);
+        let mut order = self.order();
+        let (mut left_out, mut samples, first) = (0, Vec::new(), done.steps);
+        // The steps never use a sample of another member's lease.
+        let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
         (self.reached, self.signs) = (0, 0);
+        let start = job.lease.start + u64::from(first) * unit;
+        self.announce(&mut order, job.round, start, steps.saturating_sub(first))?;
         for step in first..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(Err(TrainerEvent::Stopped));
@@ -117,30 +127,31 @@ impl Worker {
             if done.steps > 0 && self.cut.load(Ordering::Acquire) == job.generation {
                 break;
             }
-            if let Err(shard) = self.read_step(&mut order, job.lease.start + u64::from(step) * sequences, &mut batch)? {
-                return Ok(Err(TrainerEvent::MissingShard { round: job.round, shard }));
-            }
+            self.samples_of_step(&mut order, job.lease.start + u64::from(step) * unit, &mut samples);
             self.reached = step + 1;
             let lr = self.rate(&inner, job.round, step, job.tokens);
-            let report = match self.trainer.step(&batch, lr) {
-                Ok(report) => report,
+            let learned = match self.task.step(&samples, StepAt { step, lr }) {
+                Ok(learned) => learned,
+                Err(TaskError::Missing(shard)) => {
+                    return Ok(Err(TrainerEvent::MissingShard { round: job.round, shard }));
+                }
                 // One bad batch must not end a run; many mean that it has diverged.
-                Err(e @ TrainError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
+                Err(e @ TaskError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
                     tracing::warn!("round {}: {e}", job.round);
                     left_out += 1;
-                    done.samples += sequences;
+                    done.samples += unit;
                     continue;
                 }
                 Err(e) => {
-                    self.not_finite = matches!(e, TrainError::NotFinite { .. });
-                    return Err(e.to_string());
+                    self.not_finite = matches!(e, TaskError::NotFinite { .. });
+                    return Err(e.into());
                 }
             };
-            done.take(&report, sequences);
+            done.take(&learned, unit);
             let tokens_per_second = done.tokens as f64 / (done.seconds + started.elapsed().as_secs_f64()).max(1e-9);
             let (round, step) = (job.round, step + 1);
             let reached = step + self.signs;
-            let said = TrainerEvent::Step { round, step, steps, reached, loss: report.loss, tokens_per_second };
+            let said = TrainerEvent::Step { round, step, steps, reached, loss: learned.loss, tokens_per_second };
             // Progress is for watching and for liveness; a full queue drops an event, never a step.
             let _ = self.events.try_send(said);
             if !between(self, step, steps)? {
@@ -151,7 +162,8 @@ impl Worker {
             return Err(self.diverged_in_all_steps(job.round));
         }
         if done.steps == 0 {
-            return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
+            let why = format!("no step of round {} could be done with {} samples", job.round, job.lease.count);
+            return Err(why.into());
         }
         Ok(Ok(done))
     }
@@ -162,14 +174,15 @@ impl Worker {
     }
 
     /// The head's parameters minus the trained ones; none if the head has changed.
-    pub fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
+    pub fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, Trouble> {
         let mut delta = self.spare();
+        self.task.given()?;
         let state = self.state.read();
         if state.base != job.base {
             return Ok(None);
         }
         delta.resize(state.elements(), 0.0);
-        self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
+        self.task.read(&mut delta)?;
         let made = subtract_from(&state.state.theta, &mut delta);
         drop(state);
         let (payload, norm) = made.ok_or_else(|| self.diverged(job.round))?;
@@ -177,15 +190,16 @@ impl Worker {
     }
 
     /// Notes that parameters are not finite, and says so.
-    pub fn diverged(&mut self, round: u64) -> String {
+    pub fn diverged(&mut self, round: u64) -> Trouble {
         self.not_finite = true;
-        format!("parameters became infinite or not a number in round {round}: lower inner.lr")
+        format!("parameters became infinite or not a number in round {round}: lower inner.lr").into()
     }
 
     /// Notes that no step of a round was finite, and says so. A round of few steps has no more of them to leave out.
-    fn diverged_in_all_steps(&mut self, round: u64) -> String {
+    fn diverged_in_all_steps(&mut self, round: u64) -> Trouble {
         self.not_finite = true;
         format!("the loss or the gradient was infinite or not a number in every step of round {round}: lower inner.lr")
+            .into()
     }
 }
 

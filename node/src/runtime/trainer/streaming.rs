@@ -6,10 +6,9 @@
 
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
 use super::rounds::{Course, subtract_from};
+use super::task::{Ready, StepAt, Task, TaskError, Trouble};
 use super::worker::{Steps, Worker};
-use starling_kernels::Trainer;
 use starling_protocol::Digest;
-use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
 use starling_protocol::update::{Fragments, mix};
 use std::collections::BTreeSet;
@@ -40,13 +39,20 @@ struct Done {
 
 impl Own {
     /// Reads the parameters with steps ahead from the device, before others are loaded.
-    fn set_aside(&mut self, trainer: &mut dyn Trainer) -> Result<Option<Vec<f32>>, String> {
+    fn set_aside(&mut self, task: &mut dyn Task) -> Result<Option<Vec<f32>>, Trouble> {
         if self.ahead.is_none() {
             return Ok(None);
         }
         let mut kept = vec![0.0; self.theta.as_ref().map_or(0, Vec::len)];
-        trainer.read(&mut kept).map_err(|e| e.to_string())?;
+        task.given()?;
+        task.read(&mut kept)?;
         Ok(Some(kept))
+    }
+
+    /// Whether the steps ahead are of this round and lease, and begin where the newest COMMIT does.
+    fn counts(&self, wanted: Option<(u64, Span)>) -> bool {
+        let is_it = |done: &Done| wanted == Some((done.round, done.lease)) && self.before == Some(done.base);
+        self.ahead.as_ref().is_some_and(is_it)
     }
 
     /// Puts the trainer's own parameters on the device, with later COMMITs mixed in; with the steps ahead, if they are
@@ -56,17 +62,20 @@ impl Own {
         worker: &mut Worker,
         base: Digest,
         wanted: Option<(u64, Span)>,
-    ) -> Result<Option<Steps>, String> {
+    ) -> Result<Option<Steps>, Trouble> {
         let (fragments, mixing) = (fragments(worker), worker.setting.sync.mixing as f32);
+        let counts = self.counts(wanted);
+        if counts {
+            worker.task.given()?;
+        }
         let state = worker.state.read();
         if state.base != base {
             return Ok(None);
         }
         let canonical = &state.state.theta;
         let ahead = self.ahead.take();
-        let counts = |done: &Done| wanted == Some((done.round, done.lease)) && self.before == Some(done.base);
         let steps = ahead.as_ref().map_or(0, |done| done.steps.steps);
-        let ahead = ahead.filter(counts);
+        let ahead = ahead.filter(|_| counts);
         let outcome = if ahead.is_some() { "kept" } else { "dropped" };
         metrics::counter!("starling_steps_ahead_total", "outcome" => outcome).increment(u64::from(steps));
         let mut stepped = std::mem::take(&mut self.stepped);
@@ -82,19 +91,21 @@ impl Own {
         let steps = match ahead {
             None => {
                 take_in(theta);
-                worker.trainer.load(theta).map_err(|e| e.to_string())?;
+                worker.task.load(theta)?;
                 Steps::default()
             }
             Some(done) => {
                 // The copy takes in the COMMIT, too: it would be of another state otherwise.
                 take_in(theta);
                 self.scratch.resize(canonical.len(), 0.0);
-                worker.trainer.read(&mut self.scratch).map_err(|e| e.to_string())?;
+                worker.task.read(&mut self.scratch)?;
                 take_in(&mut self.scratch);
-                worker.trainer.load(&self.scratch).map_err(|e| e.to_string())?;
+                worker.task.load(&self.scratch)?;
                 done.steps
             }
         };
+        drop(state);
+        worker.task.taken()?;
         Ok(Some(steps))
     }
 }
@@ -108,14 +119,19 @@ impl Course for Own {
         self.before = news.before;
     }
 
-    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, String> {
+    fn lose(&mut self) {
+        self.ahead = None;
+    }
+
+    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, Trouble> {
         if job.validate.is_some() {
-            let kept = self.set_aside(&mut *worker.trainer)?;
+            let kept = self.set_aside(&mut *worker.task)?;
             if !worker.load_head(job)? {
                 return Ok(None);
             }
             if let Some(kept) = kept {
-                worker.trainer.load(&kept).map_err(|e| e.to_string())?;
+                worker.task.load(&kept)?;
+                worker.task.taken()?;
             }
         }
         self.load_own(worker, job.base, Some((job.round, job.lease)))
@@ -123,7 +139,8 @@ impl Course for Own {
 
     /// The contribution to the fragment of a round: the head's parameters minus the trained ones, which become the own
     /// ones. None if the head has changed.
-    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
+    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, Trouble> {
+        worker.task.given()?;
         let mut theta = self.theta.take().unwrap_or_default();
         let shared = worker.state.clone();
         let state = shared.read();
@@ -132,7 +149,7 @@ impl Course for Own {
             return Ok(None);
         }
         theta.resize(state.elements(), 0.0);
-        worker.trainer.read(&mut theta).map_err(|e| e.to_string())?;
+        worker.task.read(&mut theta)?;
         let made = fragment_of(worker, job.round, &state.state.theta, &theta);
         self.theta = Some(theta);
         made.map(Some)
@@ -140,7 +157,7 @@ impl Course for Own {
 
     /// The contribution to the fragment of a round from the own parameters, without further steps; none without own
     /// ones.
-    fn retake(&mut self, worker: &mut Worker, round: u64, base: Digest) -> Result<Option<Made>, String> {
+    fn retake(&mut self, worker: &mut Worker, round: u64, base: Digest) -> Result<Option<Made>, Trouble> {
         if self.theta.is_none() || self.load_own(worker, base, None)?.is_none() {
             return Ok(None);
         }
@@ -154,24 +171,31 @@ impl Course for Own {
 
     /// Makes inner steps of the round after the one whose record is being made. However they end, they are kept until
     /// the next job tells whether they count.
-    fn go_ahead(&mut self, worker: &mut Worker, job: &Ahead) -> Result<TrainerEvent, String> {
+    fn go_ahead(&mut self, worker: &mut Worker, job: &Ahead) -> Result<TrainerEvent, Trouble> {
+        match worker.ready(job.generation, job.base) {
+            Ready::AsBefore => {}
+            Ready::Anew => self.lose(),
+            Ready::Unwanted => return Ok(TrainerEvent::WentAhead { ended: Instant::now() }),
+        }
+        worker.stand(job.round, job.base, job.tokens, worker.flying());
         let same = |done: &Done| (done.round, done.base, done.lease) == (job.round, job.base, job.lease);
         if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
             return Ok(TrainerEvent::WentAhead { ended: Instant::now() });
         }
-        let (inner, sequences) = (worker.setting.inner.clone(), worker.setting.inner.samples(1));
-        let mut order = SampleOrder::new(worker.setting.seed, worker.data.train_sequences(worker.setting.seq_len));
-        let (mut steps, mut batch, began) = (Steps::default(), Vec::new(), Instant::now());
-        let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / sequences.max(1)) as u32;
+        let (inner, unit) = (worker.setting.inner.clone(), worker.setting.inner.samples(1));
+        let mut order = worker.order();
+        let (mut steps, mut samples, began) = (Steps::default(), Vec::new(), Instant::now());
+        let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / unit.max(1)) as u32;
+        worker.announce(&mut order, job.round, job.lease.start, most)?;
         while steps.steps < most && worker.generation.load(Ordering::Acquire) == job.generation {
             // The round itself handles a missing shard or a loss that is not finite, once it begins.
-            let start = job.lease.start + steps.samples;
-            if worker.read_step(&mut order, start, &mut batch)?.is_err() {
-                break;
+            worker.samples_of_step(&mut order, job.lease.start + steps.samples, &mut samples);
+            let (step, lr) = (steps.steps, worker.rate(&inner, job.round, steps.steps, job.tokens));
+            match worker.task.step(&samples, StepAt { step, lr }) {
+                Ok(learned) => steps.take(&learned, unit),
+                Err(TaskError::Gone(why)) => return Err(Trouble::Gone(why)),
+                Err(_) => break,
             }
-            let lr = worker.rate(&inner, job.round, steps.steps, job.tokens);
-            let Ok(report) = worker.trainer.step(&batch, lr) else { break };
-            steps.take(&report, sequences);
         }
         steps.seconds = began.elapsed().as_secs_f64();
         if steps.steps > 0 {
@@ -185,7 +209,7 @@ fn fragments(worker: &Worker) -> Fragments {
     Fragments::of(&worker.setting.sync, worker.state.read().elements())
 }
 
-fn fragment_of(worker: &mut Worker, round: u64, canonical: &[f32], own: &[f32]) -> Result<Made, String> {
+fn fragment_of(worker: &mut Worker, round: u64, canonical: &[f32], own: &[f32]) -> Result<Made, Trouble> {
     if !own.iter().all(|x| x.is_finite()) {
         return Err(worker.diverged(round));
     }

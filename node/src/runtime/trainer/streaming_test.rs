@@ -1,11 +1,10 @@
+use super::super::task::Learned;
 use super::super::worker::Setting;
 use super::*;
 use crate::reduce::FragmentFeedback;
 use crate::runtime::canonical::Canonical;
 use crate::runtime::head::SharedState;
 use crate::runtime::sample_test::{genesis, spec};
-use starling_data::{CorpusOptions, TokenizerChoice, prepare};
-use starling_kernels::{DeviceInfo, DeviceKind, GivePiece, Moments, StepReport, TakePiece, TrainError};
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
@@ -16,63 +15,49 @@ use tokio::sync::mpsc;
 
 /// Four fragments of one chunk.
 const ELEMENTS: usize = 4 * CHUNK_ELEMENTS;
-const SEQ_LEN: usize = 8;
 const BATCH: u64 = 2;
 
-/// A trainer whose steps take 1 from every parameter, and are counted.
+/// A task whose steps take 1 from every parameter, and are counted.
 struct Counting {
-    device: DeviceInfo,
     parameters: Vec<f32>,
     steps: Arc<AtomicU64>,
 }
 
-impl Trainer for Counting {
-    fn device(&self) -> &DeviceInfo {
-        &self.device
+impl Task for Counting {
+    fn samples(&self) -> Option<u64> {
+        Some(100)
     }
 
-    fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError> {
+    fn load(&mut self, parameters: &[f32]) -> Result<(), TaskError> {
         self.parameters = parameters.to_vec();
         Ok(())
     }
 
-    fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError> {
+    fn read(&mut self, out: &mut [f32]) -> Result<(), TaskError> {
         out.copy_from_slice(&self.parameters);
         Ok(())
     }
 
     fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
 
-    fn step(&mut self, tokens: &[u32], _lr: f64) -> Result<StepReport, TrainError> {
+    fn step(&mut self, samples: &[u64], _at: StepAt) -> Result<Learned, TaskError> {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.parameters.iter_mut().for_each(|x| *x -= 1.0);
-        let tokens = (tokens.len() / (SEQ_LEN + 1) * SEQ_LEN) as u64;
-        Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens })
+        assert!(samples.len() as u64 == BATCH && samples.iter().all(|sample| *sample < 100));
+        Ok(Learned { loss: 1.0, weight: 8 * BATCH })
     }
 
-    fn gradient(&mut self, _tokens: &[u32], _out: &mut [f32]) -> Result<StepReport, TrainError> {
-        Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: 1 })
+    fn gradient(&mut self, _samples: &[u64], _out: &mut [f32]) -> Result<Learned, TaskError> {
+        Ok(Learned { loss: 1.0, weight: 1 })
     }
 
-    fn evaluate(&mut self, _tokens: &[u32]) -> Result<(f64, u64), TrainError> {
-        Ok((1.0, 1))
+    fn evaluate(&mut self, _samples: usize) -> Result<Option<(f64, u64)>, TaskError> {
+        Ok(None)
     }
 
-    fn logits(&mut self, _tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
-        Ok(Vec::new())
-    }
+    fn restore(&mut self, _store: &Store) {}
 
-    fn moments(&self) -> Moments {
-        Moments { step: 0, elements: 0 }
-    }
-
-    fn read_moments(&mut self, _take: &mut TakePiece) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    fn write_moments(&mut self, _moments: Moments, _give: &mut GivePiece) -> Result<(), TrainError> {
-        Ok(())
-    }
+    fn save(&mut self, _store: &Store) {}
 }
 
 struct Bench {
@@ -94,16 +79,6 @@ fn lease(start: u64) -> Span {
 /// A worker whose canonical parameters are zeros, made by record 1.
 fn bench(fragments: u32, mixing: f64) -> Bench {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let text: String = (0..2_000).map(|n| format!("{n} ")).collect();
-    std::fs::write(folder.path().join("text.txt"), text).expect("it may be written");
-    let corpus = CorpusOptions {
-        sources: vec![folder.path().join("text.txt").to_string_lossy().into_owned()],
-        field: "text".into(),
-        tokenizer: TokenizerChoice::Bytes,
-        holdout: 0.1,
-        bytes_max: 1 << 20,
-    };
-    let data = prepare(&corpus, &folder.path().join("cache"), &mut |_| ()).expect("a text");
     let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0, max_bytes: 0 };
     let store = Store::open(&folder.path().join("store"), options).expect("a folder of its own").store;
     let record = genesis().record;
@@ -113,8 +88,6 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
     (spec.sync.fragments, spec.sync.overlap, spec.sync.mixing) = (fragments, 2, mixing);
     (spec.inner.batch, spec.inner.accumulate) = (BATCH as u32, 1);
     let (steps, (sender, events)) = (Arc::new(AtomicU64::new(0)), mpsc::channel(64));
-    let device = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "counting".into(), why: "asked for".into() };
-    let trainer = Counting { device, parameters: vec![0.0; ELEMENTS], steps: steps.clone() };
     let store = Arc::new(store);
     let fragments = Fragments::of(&spec.sync, ELEMENTS);
     let feedback = Arc::new(FragmentFeedback::restore(&store, &starling_protocol::NodeId([1; 32]), 1, fragments).0);
@@ -123,23 +96,14 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         signs: 0,
         waited: std::time::Duration::ZERO,
         not_finite: false,
-        trainer: Box::new(trainer),
-        setting: Setting {
-            seed: 1,
-            seq_len: SEQ_LEN,
-            inner: spec.inner,
-            sync: spec.sync,
-            budget: spec.budget,
-            feedback,
-        },
+        task: Box::new(Counting { parameters: vec![0.0; ELEMENTS], steps: steps.clone() }),
+        setting: Setting { seed: 1, inner: spec.inner, sync: spec.sync, budget: spec.budget, feedback },
         state: Arc::new(SharedState::new(state)),
-        data: Arc::new(data),
         store,
         events: sender,
         generation: Arc::new(AtomicU64::new(1)),
         cut: Arc::new(AtomicU64::new(0)),
         spare: None,
-        validation: Vec::new(),
     };
     Bench { own: Own::default(), worker, steps, _events: events, _folder: folder }
 }
@@ -266,4 +230,14 @@ fn a_round_that_is_stopped_leaves_nothing_behind() {
     assert!(matches!(bench.worker.round(&mut bench.own, &job), Ok(TrainerEvent::Stopped)));
     bench.worker.generation.store(1, Ordering::Release);
     assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 8.0));
+}
+
+#[test]
+fn steps_ahead_are_lost_with_what_they_were_made_on() {
+    let mut bench = bench(4, 0.5);
+    bench.round(1, 1, lease(0));
+    bench.ahead(2, 1, lease(8));
+    bench.commit(1, 1, -1.0);
+    bench.own.lose();
+    assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 8.0), "all four steps, from where it was READY");
 }

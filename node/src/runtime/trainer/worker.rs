@@ -1,18 +1,16 @@
-//! The state that all courses of training share: the device, the text, the head's state, and the driver's wishes.
+//! The state that all courses of training share: the task, the head's state, and the driver's wishes.
 
-use super::job::{Made, Round, TrainerEvent};
+use super::job::{Ahead, Made, Round, TrainerEvent};
+use super::task::{Coming, Learned, Place, Ready, Task, TaskError, Trouble};
 use crate::reduce::FragmentFeedback;
 use crate::runtime::head::SharedState;
-use crate::runtime::moments;
-use starling_data::Dataset;
-use starling_kernels::{StepReport, Trainer};
 use starling_protocol::Digest;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::run::{Budget, InnerSpec, SyncSpec};
 use starling_store::Store;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Steps of a round that may be left out because their loss is not finite.
@@ -21,7 +19,6 @@ pub const STEPS_LEFT_OUT_MAX: u32 = 4;
 /// The settings of all rounds of a run.
 pub struct Setting {
     pub seed: u64,
-    pub seq_len: usize,
     pub inner: InnerSpec,
     pub sync: SyncSpec,
     pub budget: Budget,
@@ -29,12 +26,11 @@ pub struct Setting {
     pub feedback: Arc<FragmentFeedback>,
 }
 
-/// The thread that owns the device, as all courses use it.
+/// The thread that owns the task, as all courses use it.
 pub struct Worker {
-    pub trainer: Box<dyn Trainer>,
+    pub task: Box<dyn Task>,
     pub setting: Setting,
     pub state: Arc<SharedState>,
-    pub data: Arc<Dataset>,
     pub store: Arc<Store>,
     pub events: mpsc::Sender<TrainerEvent>,
     pub generation: Arc<AtomicU64>,
@@ -42,7 +38,6 @@ pub struct Worker {
     pub cut: Arc<AtomicU64>,
     /// The last pseudo-gradient; the next one takes its memory if no other holder is left.
     pub spare: Option<Arc<Vec<f32>>>,
-    pub validation: Vec<u32>,
     /// Inner steps of the round so far.
     pub reached: u32,
     /// Signs of life besides the steps.
@@ -55,85 +50,128 @@ pub struct Worker {
 
 impl Worker {
     pub fn restore(&mut self) {
-        match moments::restore(&mut *self.trainer, &self.store) {
-            Ok(true) => tracing::debug!("restored the inner optimizer's moments"),
-            Ok(false) => {}
-            Err(e) => tracing::warn!("the inner optimizer starts anew: {}", starling_words::of_chain(e.chain())),
-        }
+        self.task.restore(&self.store);
     }
 
     pub fn save(&mut self) {
-        if let Err(e) = moments::save(&mut *self.trainer, &self.store) {
-            let why = starling_words::of_chain(e.chain());
-            tracing::warn!("the inner optimizer's moments were not saved: {why}");
+        self.task.save(&self.store);
+    }
+
+    /// Tells people that the task has lost what it trained with, in a job that may be left undone.
+    pub fn lost(&self, why: String) {
+        let _ = self.events.try_send(TrainerEvent::Lost { why });
+    }
+
+    /// Waits until the task can be asked, as long as this generation of jobs lasts and the state is that of `base`.
+    pub fn ready(&mut self, generation: u64, base: Digest) -> Ready {
+        let (newest, state) = (self.generation.clone(), self.state.clone());
+        self.ready_while(&move || newest.load(Ordering::Acquire) == generation && state.head().base == base)
+    }
+
+    /// Waits until the task can be asked, as long as `goes_on` says so.
+    pub fn ready_while(&mut self, goes_on: &dyn Fn() -> bool) -> Ready {
+        let ready = self.task.ready(goes_on);
+        if ready == Ready::Anew {
+            // It is for watching alone.
+            let _ = self.events.try_send(TrainerEvent::Came);
         }
+        ready
+    }
+
+    /// Tells the task where the parameters stand that are loaded next.
+    pub fn stand(&mut self, round: u64, base: Digest, tokens: u64, flying: usize) {
+        let spent = |done: u64, all: u64| if all == 0 { 0.0 } else { (done as f64 / all as f64).min(1.0) };
+        let budget = &self.setting.budget;
+        let progress = spent(round.saturating_sub(1), budget.rounds).max(spent(tokens, budget.tokens));
+        self.task.stand(&Place { round, base, tokens, progress, flying });
+    }
+
+    /// Members that the head expects in the round after it.
+    pub fn flying(&self) -> usize {
+        self.state.head().record.next.members.iter().filter(|member| member.expected).count()
     }
 
     /// Puts the head's parameters on the device, and validates them if that is due; false if the head has changed.
-    pub fn load_head(&mut self, job: &Round) -> Result<bool, String> {
+    pub fn load_head(&mut self, job: &Round) -> Result<bool, Trouble> {
         let state = self.state.read();
         if state.base != job.base {
             return Ok(false);
         }
-        self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
+        self.task.load(&state.state.theta)?;
         drop(state);
-        if let Some(sequences) = job.validate {
-            self.validate(job.round, sequences)?;
+        self.task.taken()?;
+        if let Some(samples) = job.validate {
+            self.validate(job.round, samples)?;
         }
         Ok(true)
     }
 
-    /// Validates the committed parameters, by which the end of a run is judged.
-    pub fn validate_head(&mut self, sequences: usize) -> Result<(), String> {
-        let state = self.state.clone();
-        let state = state.read();
-        self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
-        self.validate(state.record.round, sequences)
+    /// Validates the committed parameters, by which the end of a run is judged; false if there is nothing to tell.
+    pub fn validate_head(&mut self, samples: usize) -> Result<bool, Trouble> {
+        let shared = self.state.clone();
+        let state = shared.read();
+        let (round, tokens, base) = (state.record.round, state.record.tokens, state.base);
+        // The parameters with which the next round would begin.
+        self.stand(round.saturating_add(1), base, tokens, self.flying());
+        self.task.load(&state.state.theta)?;
+        drop(state);
+        self.task.taken()?;
+        self.validate(round, samples)
     }
 
-    fn validate(&mut self, round: u64, sequences: usize) -> Result<(), String> {
-        let length = self.setting.seq_len + 1;
-        if self.validation.len() != sequences * length {
-            self.validation =
-                self.data.validation(self.setting.seq_len, sequences as u64).map_err(|e| e.to_string())?;
-        }
-        if self.validation.is_empty() {
+    fn validate(&mut self, round: u64, samples: usize) -> Result<bool, Trouble> {
+        let Some((losses, weight)) = self.task.evaluate(samples)? else { return Ok(false) };
+        let said = TrainerEvent::Validated { round, loss: losses / weight.max(1) as f64 };
+        self.events.blocking_send(said).map_err(|_| Trouble::Failed("the driver is gone".into()))?;
+        Ok(true)
+    }
+
+    /// Tells the task that the node ends, and whether the run does.
+    pub fn end(&mut self) {
+        let head = self.state.head();
+        let spent = |done: u64, all: u64| all > 0 && done >= all;
+        let Budget { rounds, tokens } = self.setting.budget;
+        self.task.end(spent(head.record.round, rounds) || spent(head.record.tokens, tokens));
+    }
+
+    /// The order in which the run reads the task's samples.
+    pub fn order(&self) -> Order {
+        Order(self.task.samples().map(|samples| SampleOrder::new(self.setting.seed, samples)))
+    }
+
+    /// Tells the task which samples the steps to come have, from a position on.
+    pub fn announce(&mut self, order: &mut Order, round: u64, start: u64, steps: u32) -> Result<(), TaskError> {
+        self.tell(order, (round, false), start, steps)
+    }
+
+    /// Tells the task which samples the next round will most likely have.
+    pub fn foresee(&mut self, job: &Ahead) -> Result<TrainerEvent, Trouble> {
+        let (mut order, unit) = (self.order(), self.setting.inner.samples(1));
+        let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
+        self.tell(&mut order, (job.round, true), job.lease.start, steps)?;
+        Ok(TrainerEvent::WentAhead { ended: Instant::now() })
+    }
+
+    fn tell(
+        &mut self,
+        order: &mut Order,
+        (round, is_likely): (u64, bool),
+        start: u64,
+        steps: u32,
+    ) -> Result<(), TaskError> {
+        if steps == 0 {
             return Ok(());
         }
-        let (nats, tokens) = self.trainer.evaluate(&self.validation).map_err(|e| e.to_string())?;
-        let said = TrainerEvent::Validated { round, loss: nats / tokens.max(1) as f64 };
-        self.events.blocking_send(said).map_err(|_| "the driver is gone".to_string())
+        let samples = self.setting.inner.samples(steps);
+        let mut numbers = (0..samples).map(|n| order.sample(start.saturating_add(n)));
+        self.task.lease(Coming { round, is_likely, steps, samples, numbers: &mut numbers })
     }
 
-    /// Reads the sequences of one step, from a position on, into `batch`, whose earlier content goes. The inner error
-    /// is a shard to fetch first.
-    pub fn read_step(
-        &self,
-        order: &mut SampleOrder,
-        start: u64,
-        batch: &mut Vec<u32>,
-    ) -> Result<Result<(), Digest>, String> {
-        batch.clear();
-        for n in 0..self.setting.inner.samples(1) {
-            if let Err(shard) = self.read_sequence(order, start + n, batch)? {
-                return Ok(Err(shard));
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// Appends the sequence at a position of the run's order. The inner error is a shard to fetch first.
-    fn read_sequence(
-        &self,
-        order: &mut SampleOrder,
-        position: u64,
-        batch: &mut Vec<u32>,
-    ) -> Result<Result<(), Digest>, String> {
-        match self.data.read_train(self.setting.seq_len, order.sample(position), batch) {
-            Ok(()) => Ok(Ok(())),
-            Err(starling_data::DataError::MissingShard { digest }) => Ok(Err(digest)),
-            Err(e) => Err(e.to_string()),
-        }
+    /// Puts the samples of one step, from a position on, into `numbers`, whose earlier content goes.
+    pub fn samples_of_step(&self, order: &mut Order, start: u64, numbers: &mut Vec<u64>) {
+        numbers.clear();
+        let samples = self.setting.inner.samples(1);
+        numbers.extend((0..samples).map(|n| order.sample(start.saturating_add(n))));
     }
 
     /// The memory of the last contribution, if no other holder is left.
@@ -156,6 +194,15 @@ impl Worker {
     }
 }
 
+/// The numbers of the samples at the positions of a run; of samples without numbers the positions stand for them.
+pub struct Order(Option<SampleOrder>);
+
+impl Order {
+    fn sample(&mut self, position: u64) -> u64 {
+        self.0.as_mut().map_or(position, |order| order.sample(position))
+    }
+}
+
 /// The result of inner steps.
 #[derive(Default)]
 pub struct Steps {
@@ -169,14 +216,14 @@ pub struct Steps {
 }
 
 /// A round's steps; the inner error is the event that ended it without a result.
-pub type Worked = Result<Result<Steps, TrainerEvent>, String>;
+pub type Worked = Result<Result<Steps, TrainerEvent>, Trouble>;
 
 impl Steps {
-    /// Adds one step of this many sequences.
-    pub fn take(&mut self, report: &StepReport, sequences: u64) {
-        self.samples += sequences;
-        self.tokens += report.tokens;
+    /// Adds one step of this many samples.
+    pub fn take(&mut self, learned: &Learned, samples: u64) {
+        self.samples += samples;
+        self.tokens += learned.weight;
         self.steps += 1;
-        self.loss_sum += report.loss;
+        self.loss_sum += learned.loss;
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn ring(
     let Some(median) = trips.median() else { return Vec::new() };
     let kbps: Vec<u32> = order.iter().map(|id| expected.get(id).map_or(0, |member| member.upload_kbps)).collect();
     let known = owners::median(&kbps);
-    let bytes = update::encoded_max(spec.sync.codec, usize::try_from(spec.model.parameters()).unwrap_or(usize::MAX));
+    let bytes = update::encoded_max(spec.sync.codec, usize::try_from(spec.parameters()).unwrap_or(usize::MAX));
     // A hop carries one segment of a fragment, through the sender's uplink.
     let bytes = bytes / spec.sync.fragments.max(1) as usize;
     let segment_bits = (bytes as u64).saturating_mul(8) / order.len() as u64;

@@ -43,7 +43,7 @@ impl Invariant for Samples {
             return Ok(());
         }
         let mut account = parent.cloned().unwrap_or_default();
-        account.take(&link.record, u64::from(world.spec.model.seq_len))?;
+        account.take(&link.record, u64::from(world.spec.sample_weight()))?;
         if matches!(link.record.kind, RecordKind::Fork | RecordKind::Genesis) {
             account.foreign = unaccounted(&link.record, account.total);
         }
@@ -93,11 +93,11 @@ fn unaccounted(record: &Record, used: u64) -> u64 {
 }
 
 impl Account {
-    fn take(&mut self, record: &Record, seq_len: u64) -> Result<(), String> {
+    fn take(&mut self, record: &Record, weight: u64) -> Result<(), String> {
         let seq = record.seq;
         for contributor in &record.contributors {
             let (start, end) = (contributor.start, contributor.start + contributor.samples);
-            require(contributor.tokens == contributor.samples * seq_len, || {
+            require(contributor.tokens == contributor.samples * weight, || {
                 format!("seq {seq}: {} tokens for {} samples", contributor.tokens, contributor.samples)
             })?;
             require(self.readys.insert(contributor.ready), || format!("seq {seq}: a READY counts twice"))?;
