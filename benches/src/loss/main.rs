@@ -177,7 +177,8 @@ mod tests {
         let settings: Vec<Setting> = settings.collect();
         assert!(settings.iter().all(|setting| bench.is_due(setting, arguments.seeds)));
         let seeds = 1..=arguments.seeds;
-        seeds.flat_map(|seed| settings.iter().map(move |setting| (setting, seed)).collect::<Vec<_>>())
+        seeds
+            .flat_map(|seed| settings.iter().map(move |setting| (setting, seed)).collect::<Vec<_>>())
             .map(|(setting, seed)| bench.row(setting, seed).unwrap())
             .collect()
     }

@@ -57,8 +57,7 @@ impl Growth {
     fn at(&self, share: f64) -> usize {
         let between = |from: usize, to: usize, part: f64| from as f64 * (to as f64 / from as f64).powf(part);
         let (rise, fall) = ((share / PART).min(1.0), (share - (1.0 - PART)) / PART);
-        let steps =
-            if fall > 0.0 { between(self.most, self.last, fall) } else { between(self.first, self.most, rise) };
+        let steps = if fall > 0.0 { between(self.most, self.last, fall) } else { between(self.first, self.most, rise) };
         (steps.round() as usize).max(1)
     }
 }
