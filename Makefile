@@ -35,10 +35,15 @@ PRESET ?= 30m
 CODEC ?= int8
 ENGINE ?= ring
 
+# Comparisons of `make bench-quality`, and a folder for their rows; QUICK=1 plays some that take minutes.
+QUICK ?=
+LIST ?= benches/quality/$(if $(QUICK),quick,screen).txt
+RESULTS ?= $(if $(QUICK),out/quality,benches/results)
+
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower python lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -53,6 +58,8 @@ help:
 	@echo "             bench-checkpoint (what a checkpoint adds to a round, some five minutes),"
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
 	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
+	@echo "make bench-quality    the queue of comparisons of validation loss; hours, goes on where it stopped; QUICK=1: minutes;"
+	@echo "             LIST=$(LIST), rows and curves in RESULTS=$(RESULTS)"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
 	@echo "make cost    what a round costs a node in simulated flocks of SIZES=$(SIZES) nodes; JSON=FILE for the table"
 	@echo "make byzantine    build starling-byzantine, a member that lies, for the tests"
@@ -129,6 +136,10 @@ bench-reduce: build
 	@JSON=$(JSON) $(BIN)/$@ --deaths 24 --nodes 4,8 --mib 16 --codec bf16,int8
 	@if [ "$$(id -u)" = 0 ]; then JSON=$(JSON) $(BIN)/$@ --nodes 4 --rate 100; \
 		else echo "limited links SKIPPED: network namespaces need root"; fi
+
+# Validation loss of many settings: hours on idle cores, and it goes on where it stopped.
+bench-quality: build
+	@benches/quality/run.sh $(BIN) $(LIST) $(RESULTS)
 
 # What the lab's network carries.
 bench-lab: build

@@ -79,7 +79,7 @@ pub fn decode_revocation(bytes: &[u8]) -> Result<Revocation, WireError> {
 /// Why a node is not let in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
-    #[error("{id} is not in admission.allow of the run file, which only its creator can change for a new run")]
+    #[error("{id} is not in admission.allow of the run file, and a run file with another list is another run")]
     NotListed { id: NodeId },
     #[error("this run admits by ticket and {id} showed none: ask the run's creator for one (`starling invite`)")]
     NoTicket { id: NodeId },
@@ -91,7 +91,7 @@ pub enum NotAdmitted {
     OtherHolder { holder: NodeId, id: NodeId },
     #[error("the ticket was good until round {expires}, and the next one is {round}: ask for a new one")]
     Expired { expires: u64, round: u64 },
-    #[error("the ticket has admitted {uses} nodes, as many as it may: ask for a new one")]
+    #[error("the ticket has admitted as many nodes as it may ({uses}): ask for a new one")]
     UsedUp { uses: u32 },
     #[error("the run's creator has revoked {id}")]
     RevokedIdentity { id: NodeId },

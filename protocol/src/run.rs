@@ -243,7 +243,7 @@ impl RunSpec {
             ("inner.eps", float(inner.eps)),
             ("inner.weight_decay", float(inner.weight_decay)),
             ("inner.clip", float(inner.clip)),
-            ("outer.lr", format!("{:?}", outer.lr)),
+            ("outer.lr", rates(&outer.lr)),
             ("outer.momentum", float(outer.momentum)),
             ("sync.mode", sync.mode.to_string()),
             ("sync.codec", sync.codec.to_string()),
@@ -251,7 +251,7 @@ impl RunSpec {
             ("sync.fragments", sync.fragments.to_string()),
             ("sync.overlap", sync.overlap.to_string()),
             ("sync.mixing", float(sync.mixing)),
-            ("sync.gossip", sync.gossip.map_or_else(|| "none".to_owned(), |pairs| format!("{pairs:?}"))),
+            ("sync.gossip", sync.gossip.map_or_else(|| "none".to_owned(), exchanges)),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
@@ -269,6 +269,17 @@ impl RunSpec {
             ("task.weight", task(|task| task.weight.to_string())),
         ]
     }
+}
+
+/// Rates by contributors, as a run file has them.
+fn rates(rates: &[(u32, f64)]) -> String {
+    let pairs: Vec<String> = rates.iter().map(|(contributors, rate)| format!("[{contributors}, {rate:?}]")).collect();
+    format!("[{}]", pairs.join(", "))
+}
+
+fn exchanges(gossip: GossipSpec) -> String {
+    let GossipSpec { steps, alpha, beta, gamma } = gossip;
+    format!("steps = {steps}, alpha = {alpha:?}, beta = {beta:?}, gamma = {gamma:?}")
 }
 
 impl ModelSpec {

@@ -18,9 +18,10 @@ impl Averager {
         Self { case, own: vec![vec![0.0; elements]; members], sums: vec![0.0; elements] }
     }
 
-    pub fn average(&mut self, deltas: &[Vec<f32>]) -> Result<Vec<f32>> {
+    /// The mean of what these members contribute. The residuals of the others stay.
+    pub fn average(&mut self, deltas: &[Vec<f32>], who: &[usize]) -> Result<Vec<f32>> {
         let Case { codec, engine, .. } = self.case;
-        let weight = update::weight(1, deltas.len() as u64);
+        let weight = update::weight(1, who.len() as u64);
         let mut mean = vec![0.0; self.sums.len()];
         let decay = match codec {
             Codec::Bf16 | Codec::Int8 => None,
@@ -28,11 +29,13 @@ impl Averager {
             Codec::TopK { .. } => Some(0.95),
         };
         let Some(decay) = decay else {
-            let views: Vec<&[f32]> = deltas.iter().map(Vec::as_slice).collect();
             let reduced = match engine {
-                EngineKind::Owners => update::owners::reduce(codec, &vec![weight; deltas.len()], &views)?,
+                EngineKind::Owners => {
+                    let views: Vec<&[f32]> = who.iter().map(|member| deltas[*member].as_slice()).collect();
+                    update::owners::reduce(codec, &vec![weight; who.len()], &views)?
+                }
                 EngineKind::Ring => {
-                    let mut weighted = deltas.to_vec();
+                    let mut weighted: Vec<Vec<f32>> = who.iter().map(|member| deltas[*member].clone()).collect();
                     weighted.iter_mut().for_each(|delta| update::apply_weight(weight, delta));
                     update::reduce(codec, &weighted.iter().map(Vec::as_slice).collect::<Vec<_>>())?
                 }
@@ -43,7 +46,8 @@ impl Averager {
         ensure!(engine == EngineKind::Owners, "{codec} goes with owners");
         let (mut offer, mut said) = (mean.clone(), mean.clone());
         let mut sum = mean.clone();
-        for (delta, own) in deltas.iter().zip(&mut self.own) {
+        for member in who {
+            let (delta, own) = (&deltas[*member], &mut self.own[*member]);
             offered(delta, own, decay, &mut offer);
             update::decode(codec, &update::encode(codec, &offer)?, &mut said)?;
             settle(delta, own, decay, &said);
@@ -54,5 +58,22 @@ impl Averager {
         update::decode(codec, &update::encode(codec, &sum)?, &mut mean)?;
         settle(&without, &mut self.sums, 1.0, &mean);
         Ok(mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_away_counts_for_nothing() {
+        let deltas = [vec![1.0, 2.0], vec![f32::MAX, -7.0], vec![3.0, -2.0]];
+        for case in ["bf16:ring", "bf16:owners", "int8:owners", "int4:owners"] {
+            let case: Case = case.parse().unwrap();
+            let mut averager = Averager::new(case, 3, 2);
+            let mean = averager.average(&deltas, &[0, 2]).unwrap();
+            assert!((mean[0] - 2.0).abs() < 0.3 && mean[1].abs() < 0.3, "{case}: {mean:?}");
+            assert!(averager.own[1].iter().all(|x| *x == 0.0));
+        }
     }
 }

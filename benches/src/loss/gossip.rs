@@ -1,7 +1,7 @@
 //! Members that meet in pairs between the inner steps of a round, as nodes do.
 
+use super::member::{Diverged, Member};
 use anyhow::{Context, Result, ensure};
-use starling_kernels::Trainer;
 use starling_protocol::gossip::{GossipSpec, Meetings, Rule, Said};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
@@ -36,7 +36,7 @@ impl Mixing {
     }
 
     /// Makes the exchange that is due after `done` of `steps` steps, if there is one.
-    pub fn after(&mut self, done: u32, steps: u32, members: &mut [Box<dyn Trainer>], state: &[f32]) -> Result<()> {
+    pub fn after(&mut self, done: u32, steps: u32, members: &mut [Member], state: &[f32]) -> Result<()> {
         let due = self.made < self.spec.exchanges(steps) && self.spec.due(self.made + 1, steps, steps) == done;
         if !due {
             return Ok(());
@@ -59,7 +59,7 @@ impl Mixing {
                 Some(theirs) => rule.meet(drift, momentum, of(me).context("a member")?, theirs),
                 None => rule.alone(drift, momentum, &said[me].2),
             };
-            ensure!(sound, "the run diverged");
+            ensure!(sound, Diverged);
             let mixed: Vec<f32> = state.iter().zip(drift).map(|(state, drift)| state + *drift).collect();
             members[me].load(&mixed)?;
         }

@@ -11,22 +11,25 @@ pub type Curve = Vec<(f64, f64)>;
 /// The curves of a case, one a seed.
 pub struct Curves {
     pub case: String,
-    pub seeds: Vec<Curve>,
+    pub seeds: Vec<(u64, Curve)>,
 }
 
 impl Curves {
     /// The mean over the seeds, point by point.
     fn mean(&self) -> Curve {
-        let points = self.seeds.iter().map(Vec::len).min().unwrap_or(0);
-        let mean = |i: usize| self.seeds.iter().map(|curve| curve[i].1).sum::<f64>() / self.seeds.len() as f64;
-        (0..points).map(|i| (self.seeds[0][i].0, mean(i))).collect()
+        let points = self.seeds.iter().map(|(_, curve)| curve.len()).min().unwrap_or(0);
+        let mean = |i: usize| self.seeds.iter().map(|(_, curve)| curve[i].1).sum::<f64>() / self.seeds.len() as f64;
+        (0..points).map(|i| (self.seeds[0].1[i].0, mean(i))).collect()
     }
 
     /// The percentage by which each curve is above the same seed's in `other`.
     fn above(&self, other: &Self) -> Self {
         let percent = |a: &(f64, f64), b: &(f64, f64)| (a.0, (a.1 / b.1 - 1.0) * 100.0);
-        let pair = |(a, b): (&Curve, &Curve)| a.iter().zip(b).map(|(a, b)| percent(a, b)).collect();
-        Self { case: self.case.clone(), seeds: self.seeds.iter().zip(&other.seeds).map(pair).collect() }
+        let pair = |(seed, a): &(u64, Curve)| {
+            let (_, b) = other.seeds.iter().find(|(s, _)| s == seed)?;
+            Some((*seed, a.iter().zip(b).map(|(a, b)| percent(a, b)).collect()))
+        };
+        Self { case: self.case.clone(), seeds: self.seeds.iter().filter_map(pair).collect() }
     }
 }
 
@@ -57,7 +60,10 @@ fn panel<'a>(
     unit: &str,
     cases: &[Curves],
 ) -> Result<(), Box<dyn std::error::Error + 'a>> {
-    let all = || cases.iter().flat_map(|case| &case.seeds).flat_map(|curve| curve.iter().skip(1));
+    let all = || cases.iter().flat_map(|case| &case.seeds).flat_map(|(_, curve)| curve.iter().skip(1));
+    if all().next().is_none() {
+        return Ok(());
+    }
     let tokens = all().map(|point| point.0).fold(1.0, f64::max);
     let (low, high) = all().map(|point| point.1).fold((f64::MAX, f64::MIN), |(l, h), y| (l.min(y), h.max(y)));
     let room = ((high - low) * 0.05).max(1e-6);
@@ -76,7 +82,7 @@ fn panel<'a>(
         .draw()?;
     for (index, case) in cases.iter().enumerate() {
         let color = Palette99::pick(index).to_rgba();
-        for curve in &case.seeds {
+        for (_, curve) in &case.seeds {
             chart.draw_series(LineSeries::new(curve.iter().skip(1).copied(), color.mix(0.3).stroke_width(1)))?;
         }
         chart
@@ -91,4 +97,28 @@ fn panel<'a>(
         .border_style(RGBColor(160, 160, 160))
         .draw()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_paired_by_seed() {
+        let curve = |loss: f64| vec![(0.0, 5.0), (100.0, loss)];
+        let first = Curves { case: "a".to_owned(), seeds: vec![(1, curve(2.0)), (3, curve(4.0))] };
+        // With seed 1 the other diverged.
+        let other = Curves { case: "b".to_owned(), seeds: vec![(2, curve(1.0)), (3, curve(5.0))] };
+        let above = other.above(&first);
+        assert_eq!(above.seeds, [(3, vec![(0.0, 0.0), (100.0, 25.0)])]);
+        assert_eq!(first.mean(), [(0.0, 5.0), (100.0, 3.0)]);
+    }
+
+    #[test]
+    fn a_case_without_curves_is_drawn_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("curves.svg");
+        draw(&path, &[Curves { case: "a".to_owned(), seeds: Vec::new() }]).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("<svg"));
+    }
 }

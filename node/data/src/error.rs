@@ -30,7 +30,7 @@ pub enum DataError {
     )]
     NoSources,
     #[error(
-        "{} does not exist: check the path (--data, or data.sources or data.files in the run file)",
+        "{} does not exist: check the path (on the command line, or data.sources or data.files in the run file)",
         path.display()
     )]
     NotFound { path: PathBuf },

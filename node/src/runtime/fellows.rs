@@ -76,6 +76,7 @@ mod tests {
         let view = View {
             me: NodeId([1; 32]),
             phase: Phase::CatchingUp,
+            founds: false,
             lineage: Digest([1; 32]),
             seq: 6,
             head: Digest([2; 32]),

@@ -38,8 +38,8 @@ pub fn bind_run(store: &Store, home: &Path, spec: &RunSpec, spec_bytes: &[u8]) -
         Code::ConfigMismatch,
         format!(
             "{} belongs to another run, or to another version of this one ({differences}; here: now, there: in the \
-             folder): start it as before to go on with that run, or give this one a folder of its own with --home, or \
-             another name",
+             folder): start it as before, with the text as it was (data.manifest), to go on with that run, or give \
+             this one a folder of its own with --home, or another name",
             home.display()
         ),
     ))

@@ -79,6 +79,9 @@ impl Driver {
             }
             return words::waiting(&on, waiting.why);
         }
+        if view.founds {
+            return "founding a flock".into();
+        }
         let others = view.attempt.as_ref().map_or(0, |(_, members)| members.len().saturating_sub(1));
         let arrival = self.gauges.arrival.as_ref().map(|arrival: &Arrival| arrival.text(now));
         phase_sentence(view.phase, (others, view.others.len()), arrival)

@@ -162,6 +162,8 @@ impl Driver {
         if barred != self.gauges.barred
             && let Some(why) = barred.clone()
         {
+            // Plain lines leave a wait out if another progress line came shortly before, and this wait is told once.
+            tracing::warn!("this node is not admitted: {why}");
             self.show(Event::Waiting { on: Vec::new(), why });
         }
         self.gauges.barred = barred;

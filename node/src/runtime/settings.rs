@@ -83,7 +83,8 @@ fn parsed(
 fn lineage(text: &str) -> Result<Digest, Failure> {
     let why = || {
         format!(
-            "--adopt-lineage {text}: not the name of a lineage, which has 64 hex digits (`starling status` shows them)"
+            "--adopt-lineage {text}: not the name of a lineage, which has 64 hex digits (`starling status --json` on \
+             one of its nodes shows them)"
         )
     };
     Digest::from_hex(text).ok_or_else(|| Failure::message(Code::Usage, why()))

@@ -95,7 +95,7 @@ impl Driver {
         let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
         let barred = || self.gauges.barred.clone().filter(|_| outside);
         let waiting = barred().or(hold).or(waiting);
-        let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
+        let seeking = || (view.phase == Phase::Seeking && !view.founds).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();
         let mut status = Status {

@@ -20,6 +20,8 @@ use crate::{Digest, NodeId};
 pub struct View {
     pub me: NodeId,
     pub phase: Phase,
+    /// This node founds a lineage, whose first record is not on the disk yet.
+    pub founds: bool,
     /// The lineage; zero without a head.
     pub lineage: Digest,
     pub seq: u64,
@@ -245,6 +247,7 @@ impl Scene<'_> {
         View {
             me: ctx.me,
             phase: self.phase(),
+            founds: self.founds,
             lineage: head.map_or(Digest::default(), |h| h.record.lineage),
             seq: head.map_or(0, |h| h.record.seq),
             head: ctx.head_digest(),

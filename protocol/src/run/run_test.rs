@@ -313,6 +313,7 @@ fn differences_name_keys_and_match_the_digest() {
         .concat()
     );
     assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
+    assert_eq!(differences[6], "sync.gossip: none here, steps = 2, alpha = 0.5, beta = 0.7, gamma = 1.0 there");
     assert_eq!(differences[7], "partition.minority: fork here, wait there");
     assert_ne!(here.digest(), there.digest());
 }

@@ -1,0 +1,123 @@
+//! A member: a trainer, and an inner optimizer in place of the trainer's AdamW if a case asks for another.
+
+use anyhow::{Context, Result};
+use starling_kernels::host::adamw::{self, Update};
+use starling_kernels::host::optimizer::{Optimizer, Rule};
+use starling_kernels::host::team::Team;
+use starling_kernels::{DeviceChoice, ModelConfig, Schema, TrainError, Trainer, TrainerOptions, open_trainer};
+use starling_protocol::codec::CodecError;
+use std::fmt;
+
+/// The error of a run whose numbers are finite no more.
+#[derive(Debug)]
+pub struct Diverged;
+
+impl fmt::Display for Diverged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run diverged")
+    }
+}
+
+impl std::error::Error for Diverged {}
+
+/// Whether a run ended with this error because its numbers were finite no more: that is a result.
+pub fn has_diverged(error: &anyhow::Error) -> bool {
+    let step = matches!(error.downcast_ref::<TrainError>(), Some(TrainError::NotFinite { .. }));
+    let codec = error.downcast_ref::<CodecError>();
+    let codec = matches!(codec, Some(CodecError::NotFinite { .. } | CodecError::TooLarge { .. }));
+    step || codec || error.is::<Diverged>()
+}
+
+/// An inner optimizer on vectors in memory, for a member or for the mean gradient of all.
+pub struct Inner {
+    optimizer: Optimizer,
+    team: Team,
+    schema: Schema,
+    options: TrainerOptions,
+}
+
+impl Inner {
+    pub fn new(rule: Rule, model: &ModelConfig, options: &TrainerOptions) -> Result<Self> {
+        let schema = model.schema();
+        let optimizer = Optimizer::new(rule, schema.elements());
+        let team = Team::new(options.threads).map_err(anyhow::Error::msg)?;
+        Ok(Self { optimizer, team, schema, options: options.clone() })
+    }
+
+    /// Steps the parameters by a gradient, which is cut to the largest norm before.
+    pub fn step(&mut self, theta: &mut [f32], gradient: &[f32], lr: f64) {
+        let (options, norm) = (&self.options, adamw::norm(&self.team, gradient));
+        let update = Update {
+            lr,
+            beta1: options.beta1,
+            beta2: options.beta2,
+            eps: options.eps,
+            weight_decay: options.weight_decay,
+            gradient_scale: if options.clip > 0.0 && norm > options.clip { options.clip / norm } else { 1.0 },
+            step: 0,
+        };
+        self.optimizer.step(&self.team, update, &self.schema, theta, gradient);
+    }
+}
+
+/// One member of the flock.
+pub struct Member {
+    trainer: Box<dyn Trainer>,
+    own: Option<Own>,
+}
+
+struct Own {
+    inner: Inner,
+    theta: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+impl Member {
+    pub fn new(device: &DeviceChoice, rule: Rule, model: &ModelConfig, options: &TrainerOptions) -> Result<Self> {
+        let trainer = open_trainer(device, model, options).with_context(|| format!("--device {device}"))?;
+        let own = if rule == Rule::AdamW {
+            None
+        } else {
+            let inner = Inner::new(rule, model, options)?;
+            let zeros = vec![0.0; inner.schema.elements()];
+            Some(Own { inner, theta: zeros.clone(), gradient: zeros })
+        };
+        Ok(Self { trainer, own })
+    }
+
+    /// Replaces the parameters; the optimizer's moments stay.
+    pub fn load(&mut self, parameters: &[f32]) -> Result<()> {
+        self.trainer.load(parameters)?;
+        if let Some(own) = &mut self.own {
+            own.theta.copy_from_slice(parameters);
+        }
+        Ok(())
+    }
+
+    /// Copies the parameters out.
+    pub fn read(&mut self, out: &mut [f32]) -> Result<()> {
+        Ok(self.trainer.read(out)?)
+    }
+
+    pub fn step(&mut self, tokens: &[u32], lr: f64) -> Result<()> {
+        let Some(own) = &mut self.own else {
+            self.trainer.step(tokens, lr)?;
+            return Ok(());
+        };
+        self.trainer.gradient(tokens, &mut own.gradient)?;
+        own.inner.step(&mut own.theta, &own.gradient, lr);
+        Ok(self.trainer.load(&own.theta)?)
+    }
+
+    /// Writes the mean gradient of these sequences.
+    pub fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<()> {
+        self.trainer.gradient(tokens, out)?;
+        Ok(())
+    }
+
+    /// Nats per token of held-out sequences.
+    pub fn evaluate(&mut self, tokens: &[u32]) -> Result<f64> {
+        let (nats, count) = self.trainer.evaluate(tokens)?;
+        Ok(nats / count.max(1) as f64)
+    }
+}
