@@ -2,7 +2,7 @@
 //! files that a trainer has left for it (`docs/bridge.md`, section 3.5).
 
 use crate::exit::{Code, Failure};
-use crate::runtime::{SCHEMA_FILE, kept_schema};
+use crate::runtime::{SCHEMA_FILE, SmallFiles, kept_schema};
 use serde::Deserialize;
 use starling_protocol::run::{ExternalSpec, TaskSchema, TensorType};
 use starling_store::MODEL_FILE;
@@ -56,7 +56,7 @@ impl Brought {
     }
 
     /// The tensors in the order of the state, the name of their file, and the files beside it.
-    pub fn export(&self) -> (Vec<Named>, String, Vec<(String, Vec<u8>)>) {
+    pub fn export(&self) -> (Vec<Named>, String, SmallFiles) {
         let wishes = self.files.get(WISHES_FILE).and_then(|json| wishes(json, &self.schema)).unwrap_or_default();
         let tensors = self.schema.tensors.iter().map(|tensor| Named {
             name: wishes.names.get(&tensor.name).unwrap_or(&tensor.name).clone(),

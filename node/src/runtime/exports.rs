@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// Small files by name.
-pub type Files = Vec<(String, Vec<u8>)>;
+pub type SmallFiles = Vec<(String, Vec<u8>)>;
 
 /// Files that are taken, and their bytes together.
 const FILES_MAX: usize = 12;
@@ -32,7 +32,7 @@ pub fn checkpoint_files(
     run: &RunSource,
     home: &Path,
     schema: Option<&TaskSchema>,
-) -> Result<(Files, Option<MoreFiles>), Failure> {
+) -> Result<(SmallFiles, Option<MoreFiles>), Failure> {
     let mut files = tokenizer_file(run, home)?;
     let Some(schema) = schema else { return Ok((files, None)) };
     files.push(schema_file(schema));
@@ -41,7 +41,7 @@ pub fn checkpoint_files(
 }
 
 /// The files that the trainer of the node in this folder has left, by name.
-fn left_files(home: &Path) -> Files {
+fn left_files(home: &Path) -> SmallFiles {
     let folder = exports_folder(home);
     // A trainer that has left nothing is as good as any.
     let Ok(entries) = fs::read_dir(&folder) else { return Vec::new() };
@@ -84,7 +84,7 @@ fn schema_file(schema: &TaskSchema) -> (String, Vec<u8>) {
 }
 
 /// All files that go with the model of the node in this folder, which need not run.
-pub fn brought_files(home: &Path, task: &ExternalSpec) -> Files {
+pub fn brought_files(home: &Path, task: &ExternalSpec) -> SmallFiles {
     let schema = kept_schema(home, task).map(|schema| schema_file(&schema));
     schema.into_iter().chain(left_files(home)).collect()
 }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn small_files_with_plain_names_are_taken() {
         let home = tempfile::tempdir().expect("a folder");
-        assert_eq!(left_files(home.path()), []);
+        assert!(left_files(home.path()).is_empty());
         let folder = exports_folder(home.path());
         fs::create_dir_all(folder.join("a-folder")).expect("made");
         for name in ["config.json", ".config.json.new", "manifest.json", "task.schema", "run.spec", "a name", "b_1.txt"]

@@ -85,7 +85,7 @@ mod weights;
 
 pub use canonical::Canonical;
 pub use disk::room as disk_room;
-pub use exports::brought_files;
+pub use exports::{SmallFiles, brought_files};
 #[cfg(test)]
 pub use learned::keep_schema;
 pub use learned::{SCHEMA_FILE, kept_schema, shapes};
