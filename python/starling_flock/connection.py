@@ -69,7 +69,10 @@ def files(node=None):
 
     `node` is the home of a node that runs with `--trainer wait`.
     """
-    folder = os.environ.get(FILES_VARIABLE) if node is None else os.path.join(os.path.expanduser(os.fspath(node)), FILES)
+    if node is None:
+        folder = os.environ.get(FILES_VARIABLE)
+    else:
+        folder = os.path.join(os.path.expanduser(os.fspath(node)), FILES)
     if not folder:
         raise FlockError("the run has no files: name them with files = [...] below [data] in its run file")
     told = False

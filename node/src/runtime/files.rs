@@ -100,7 +100,8 @@ fn wait_for(data: &Dataset, link: &Path, are_here: &AtomicBool, is_over: &Atomic
             // A shard was damaged, and is fetched again.
             Ok(false) => rest(LOOK),
             Err(e) => {
-                tracing::warn!("the trainer's files are not there yet: {:#}; trying again", e.error);
+                let why = starling_words::of_chain(e.error.chain());
+                tracing::warn!("the trainer's files are not there yet: {why}; trying again");
                 rest(PAUSE);
             }
         }

@@ -87,7 +87,8 @@ async fn with_files(
             Ok((spec, Text::Here(Box::new(data))))
         }
         Err(failure) if is_known => {
-            tracing::warn!("{:#}: the run's files come from peers", failure.error);
+            let why = starling_words::of_chain(failure.error.chain());
+            tracing::warn!("{why}; the run's files come from peers");
             Ok((spec, text))
         }
         Ok(None) => Ok((spec, text)),
