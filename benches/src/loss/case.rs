@@ -34,7 +34,7 @@ pub struct Case {
     /// Inner steps of a round.
     pub steps: Option<usize>,
     pub grow: Option<Growth>,
-    /// The initial parameter whose last bit differs, from 1; 0 = none.
+    /// The initial parameter that is rounded otherwise, from 1; 0 = none.
     pub null: usize,
 }
 

@@ -236,14 +236,17 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Flips the last bit of one parameter, by its number from 1: a gain of the first layer, which every token meets.
+/// Rounds one parameter otherwise, by its number from 1: a gain of the first layer, which every token meets.
+///
+/// The last bit that bf16 holds is flipped. A codec's rounding may take the last bit of an f32 back within a round, and
+/// both runs would be one.
 fn flip(model: &ModelConfig, number: usize, theta: &mut [f32]) -> Result<()> {
     let Some(place) = number.checked_sub(1) else { return Ok(()) };
     let schema = model.schema();
     let gains = schema.tensors.iter().find(|tensor| !tensor.decays()).context("the model has no gains")?;
     ensure!(place < gains.len, "null={number}: the first layer has {} gains", gains.len);
     let gain = &mut theta[gains.offset + place];
-    *gain = f32::from_bits(gain.to_bits() ^ 1);
+    *gain = f32::from_bits(gain.to_bits() ^ (1 << 16));
     Ok(())
 }
 
