@@ -104,8 +104,10 @@ fn start(arguments: &Arguments, out: &Path) -> Result<Process> {
     };
     let text: String = (0..200_000u64).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
     write("text.txt", &text)?;
+    // The disk has to hold the updates of so many rounds, so that a great number would be refused.
+    let snapshots = EVERY * (arguments.checkpoints + 2);
     let node_toml =
-        format!("validate_every = {NEVER}\nsnapshot_every = {NEVER}\n[checkpoint]\nevery = {EVERY}\nkeep = 2\n");
+        format!("validate_every = {NEVER}\nsnapshot_every = {snapshots}\n[checkpoint]\nevery = {EVERY}\nkeep = 2\n");
     let run_toml = format!(
         "name = \"checkpoint-cost\"\n[model]\npreset = {:?}\n[data]\nsources = [\"text.txt\"]\n[inner]\n\
          steps = {}\n",
