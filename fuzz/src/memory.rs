@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What a decoder may hold at once beyond a multiple of its input: one full list of the largest kind, which is that of
+/// Bytes that a decoder may hold beyond a multiple of its input: one full list of the largest kind, which is that of
 /// a task's tensors.
 const BASE: usize = 1024 * 1024;
 const PER_BYTE: usize = 8;

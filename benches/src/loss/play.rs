@@ -13,7 +13,7 @@ const HELD_OUT_MAX: usize = 2048;
 /// Most sequences for each point of a curve.
 const POINT_MAX: usize = 512;
 
-/// What comes of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Nats per byte at the end; none if the run diverged.

@@ -1,4 +1,4 @@
-//! What the runs of some cases show, told in lines.
+//! The comparison of some cases' runs, told in lines.
 
 use super::case::Case;
 use super::statistic::{Interval, Noise, seeds_for_width, seeds_to_show};

@@ -13,7 +13,7 @@ use starling_protocol::Digest;
 use starling_protocol::run::{DataSpec, OuterSpec, SyncMode};
 use std::path::Path;
 
-/// Whoever changes what a run computes raises this number. Rows of another number are not taken for results of this
+/// A change of what a run computes raises this number. Rows of another number are not taken for results of this
 /// program.
 const NUMERICS: u32 = 1;
 /// Weight decay of a case that names none.

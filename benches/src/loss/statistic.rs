@@ -1,4 +1,4 @@
-//! What differences of losses show: intervals of paired seeds, the noise of null pairs, and the seeds that claims need.
+//! Differences of losses: intervals of paired seeds, the noise of null pairs, and the seeds that claims need.
 
 /// Student's t for 95 % with 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 30] = [

@@ -293,7 +293,7 @@ mod tests {
         assert!(ended(left, &AtomicBool::new(false)).is_some_and(|how| how.contains('3')));
         let pid: i32 = std::fs::read_to_string(&told).expect("it ran").trim().parse().expect("a number");
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Whoever adopts it may take a while to bury it.
+        // The process that adopts it may take a while to bury it.
         while runs(pid) && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
