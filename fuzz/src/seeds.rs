@@ -69,7 +69,7 @@ fn seeds() {
     }
 }
 
-/// The words of trainers in the conversation of `docs/bridge.md` and beside it: each frame by itself, and in a connection.
+/// Trainers' words in the conversation of `docs/bridge.md` and beside it: each frame by itself, and in a connection.
 fn trainers(folder: &Path) {
     const HELLO: &str = concat!(
         r#"{"hello": 1, "program": "mine 1", "tensors": 1, "samples": 1000, "weight": 1, "frozen": null, "#,
