@@ -200,6 +200,9 @@ pub struct TrainArgs {
     /// Measure the protocol, not a model: steps take this many milliseconds and change nothing much
     #[arg(long, value_name = "MS", hide = true)]
     pub null_trainer: Option<u64>,
+    /// The same: its device fails in the step after so many
+    #[arg(long, value_name = "STEPS", hide = true, requires = "null_trainer")]
+    pub null_fails_after: Option<u64>,
 }
 
 /// The flags that name a node of this machine.

@@ -6,7 +6,10 @@ use crate::cli::ModelArgs;
 use crate::config::model_table::model_config;
 use crate::config::run_file::{tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
-use crate::runtime::{TOKENIZER_FILE, Weights, brought_files, checkpoints_folder, home_of, store_failure, stored};
+use crate::runtime::{
+    TOKENIZER_FILE, Weights, brought_files, checkpoints_folder, home_of, is_of_another, keep_kernels, store_failure,
+    stored,
+};
 use crate::watch::status::{Answer, Question, ask_within, failure, is_running};
 use anyhow::Context;
 use starling_data::Tokenizer;
@@ -38,10 +41,15 @@ pub struct Trained {
 impl Trained {
     /// Finds the built-in model that the flags name, and says which record it is of.
     pub fn find(args: &ModelArgs) -> Result<Self, Failure> {
-        let trained = match &args.checkpoint {
-            Some(folder) => Self::of_folder(folder)?,
-            None => Self::of_home(&home_of(args.run.as_deref(), args.home.as_deref())?)?,
+        let folder = match &args.checkpoint {
+            Some(folder) => folder.clone(),
+            None => home_of(args.run.as_deref(), args.home.as_deref())?,
         };
+        // A node's checkpoints lie two folders below its home.
+        if let Some(home) = folder.ancestors().take(3).find(|above| is_home(above)) {
+            keep_kernels(home);
+        }
+        let trained = if args.checkpoint.is_some() { Self::of_folder(&folder)? } else { Self::of_home(&folder)? };
         let trained = trained.built_in()?;
         trained.tell();
         Ok(trained)
@@ -146,6 +154,9 @@ impl Trained {
         let options = TrainerOptions { batch, accumulate: 1, ..trainer_options(&self.spec.inner, 0) };
         let mut trainer =
             starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
+        for said in trainer.told().iter().filter(|said| is_of_another(said, trainer.device())) {
+            eprintln!("{said}");
+        }
         trainer.load(&self.theta)?;
         Ok((trainer, model))
     }

@@ -1,10 +1,12 @@
 //! The disk and the device on which a node stands when it starts.
 
 use super::ledger::store_failure;
+use super::memory::{Machine, MemoryNeed, Trains};
 use super::null::NullTrainer;
 use crate::cli::TrainArgs;
+use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};
-use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
+use starling_kernels::{DeviceChoice, ModelConfig, OpenError, Trainer, TrainerOptions};
 use starling_protocol::run::RunSpec;
 use starling_protocol::wire;
 use starling_store::{Opened, Store, StoreOptions};
@@ -52,12 +54,35 @@ pub fn open_trainer(
     model: &ModelConfig,
     options: &TrainerOptions,
 ) -> Result<Box<dyn Trainer>, Failure> {
-    let open = |model: &ModelConfig| starling_kernels::open_trainer(device, model, options);
-    let Some(ms) = args.null_trainer else { return Ok(open(model)?) };
+    let Some(ms) = args.null_trainer else { return Ok(starling_kernels::open_trainer(device, model, options)?) };
     model.validate()?;
-    // The device alone is of interest, so it is opened with the smallest model: the run's may be too large to train.
+    // The device alone is of interest: the run's model may be too large to train.
+    let device = open_smallest(device, options.threads)?.device().clone();
+    let trainer = NullTrainer::new(device, model.parameters() as usize, model.seq_len, Duration::from_millis(ms));
+    Ok(Box::new(trainer.failing_after(args.null_fails_after)))
+}
+
+/// Opens what the choice means with the smallest model, of which one step takes next to nothing; 0 threads = all cores.
+pub fn open_smallest(choice: &DeviceChoice, threads: usize) -> Result<Box<dyn Trainer>, OpenError> {
+    let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
+    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.01, 1.0);
+    let options = TrainerOptions { batch: 1, accumulate: 1, threads, beta1, beta2, eps, weight_decay, clip };
     let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);
-    let device = open(smallest.as_ref().unwrap_or(model))?.device().clone();
-    let step = Duration::from_millis(ms);
-    Ok(Box::new(NullTrainer::new(device, model.parameters() as usize, model.seq_len, step)))
+    starling_kernels::open_trainer(choice, &smallest.expect("there are presets"), &options)
+}
+
+/// Where the chosen device trains, by which the memory is judged. `auto` may mean a card with memory of its own; it is
+/// tried only if this machine's memory would not do for a trainer on the CPU, since that may take a while.
+pub fn trains(args: &TrainArgs, node: &NodeFile, device: &DeviceChoice, spec: &RunSpec) -> Result<Trains, Failure> {
+    if args.null_trainer.is_some() {
+        return Ok(Trains::Nowhere);
+    }
+    if *device != DeviceChoice::Auto || spec.task.is_some() {
+        return Ok(Trains::by_name(device));
+    }
+    let here = MemoryNeed::of_run(spec, node.threads, Trains::Here);
+    if Machine::here().is_none_or(|machine| matches!(here.judge(machine), Ok(None))) {
+        return Ok(Trains::Here);
+    }
+    Ok(Trains::on(open_smallest(device, node.threads)?.device()))
 }

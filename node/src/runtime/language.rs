@@ -102,3 +102,7 @@ impl Task for LanguageModel {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "language_test.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 use super::footing::open_trainer;
 use super::guest::Guest;
 use super::language::LanguageModel;
+use super::opened;
 use super::trainer::Task;
 use crate::cli::TrainArgs;
 use crate::config::model_table::model_config;
@@ -28,7 +29,9 @@ impl Learner {
             return Ok(Self::Brought);
         }
         let options = trainer_options(&spec.inner, threads);
-        Ok(Self::BuiltIn(open_trainer(args, device, &model_config(&spec.model), &options)?))
+        let trainer = open_trainer(args, device, &model_config(&spec.model), &options)?;
+        opened::log(&*trainer);
+        Ok(Self::BuiltIn(trainer))
     }
 
     /// The device, for people.

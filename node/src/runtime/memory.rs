@@ -4,7 +4,7 @@ use crate::config::model_table::model_config;
 use crate::config::run_file::trainer_options;
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
-use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
+use starling_kernels::{DeviceChoice, DeviceInfo, DeviceKind, MemoryEstimate, ModelConfig, TrainerOptions};
 use starling_protocol::codec::encoded_max;
 use starling_protocol::gossip;
 use starling_protocol::run::{RunSpec, SyncSpec};
@@ -43,6 +43,24 @@ pub struct Machine {
     pub available: u64,
 }
 
+impl Trains {
+    /// Where a device trains that is open.
+    pub fn on(device: &DeviceInfo) -> Self {
+        match device.kind {
+            DeviceKind::Cpu => Self::Here,
+            DeviceKind::Wgpu | DeviceKind::Cuda => Self::OnADevice,
+        }
+    }
+
+    /// Where a device trains of which only the name is known.
+    pub fn by_name(choice: &DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Auto | DeviceChoice::Cpu => Self::Here,
+            DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Self::OnADevice,
+        }
+    }
+}
+
 impl MemoryNeed {
     /// The memory of a node of this run with so many threads for training; 0 = all cores.
     pub fn of_run(spec: &RunSpec, threads: usize, trains: Trains) -> Self {
@@ -64,7 +82,8 @@ impl MemoryNeed {
                 let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
                 (estimate.parameters + estimate.gradients + estimate.moments, estimate.activations)
             }
-            Trains::OnADevice => (0, 0),
+            // All of it is on the device. Parameters on their way there or back are here once more.
+            Trains::OnADevice => (4 * model.parameters(), 0),
             // A null trainer has parameters, which it moves a little.
             Trains::Nowhere => (4 * model.parameters(), 0),
         };
@@ -204,7 +223,7 @@ mod tests {
             assert_eq!(need(preset, &int4, Trains::Here).1.shared, 36 * parameters, "{preset}: residuals");
             assert_eq!(need(preset, &every_step, Trains::Here).1.shared, 36 * parameters, "{preset}: two moments");
             let elsewhere = need(preset, &int8, Trains::OnADevice).1;
-            assert_eq!(elsewhere.total(), 28 * parameters + MEMORY_SLACK, "{preset}");
+            assert_eq!(elsewhere.total(), 32 * parameters + MEMORY_SLACK, "{preset}: a copy that travels");
             let nowhere = need(preset, &int8, Trains::Nowhere).1;
             assert_eq!(nowhere.total(), 32 * parameters + MEMORY_SLACK, "{preset}: no model but its parameters");
         }

@@ -18,11 +18,42 @@ pub struct NullTrainer {
     moved: f32,
     seq_len: usize,
     step_time: Duration,
+    /// Steps until the device fails, for a test of that.
+    left: Option<u64>,
 }
 
 impl NullTrainer {
     pub fn new(device: DeviceInfo, parameters: usize, seq_len: usize, step_time: Duration) -> Self {
-        Self { device, parameters: vec![0.0; parameters], amounts: amounts(), moved: 0.0, seq_len, step_time }
+        Self {
+            device,
+            parameters: vec![0.0; parameters],
+            amounts: amounts(),
+            moved: 0.0,
+            seq_len,
+            step_time,
+            left: None,
+        }
+    }
+
+    /// The same with a device that fails in the step after so many.
+    pub fn failing_after(self, steps: Option<u64>) -> Self {
+        Self { left: steps, ..self }
+    }
+
+    /// Takes the time of a step.
+    fn spend(&mut self) -> Result<(), TrainError> {
+        std::thread::sleep(self.step_time);
+        match &mut self.left {
+            Some(0) => {
+                let reason = "it fails after so many steps, as it was asked to".into();
+                Err(TrainError::Device { device: self.device.to_string(), reason })
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn tokens(&self, tokens: &[u32]) -> u64 {
@@ -51,13 +82,13 @@ impl Trainer for NullTrainer {
     fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
-        std::thread::sleep(self.step_time);
+        self.spend()?;
         self.moved += lr as f32 * 1e-3;
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
     fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
-        std::thread::sleep(self.step_time);
+        self.spend()?;
         in_turn(out, &self.amounts, |gradient, amount| *gradient = 1e-3 * amount);
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }

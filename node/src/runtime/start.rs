@@ -9,7 +9,7 @@ use super::driver::{Driver, Parts, Settings};
 use super::exports::checkpoint_files;
 use super::files;
 use super::first::{Begins, first_state};
-use super::footing::{bind_run, open_store};
+use super::footing::{self, bind_run, open_store};
 use super::guest::{self, Guest};
 use super::hearing;
 use super::learned::shapes;
@@ -17,6 +17,7 @@ use super::learner::Learner;
 use super::ledger::{CheckpointPlan, Ledger, Naming};
 use super::memory::{self, MemoryNeed, Trains};
 use super::mixing::pair_setting;
+use super::opened::keep_kernels;
 use super::origin::{Origin, RunSource};
 use super::ports::Ports;
 use super::residuals::Residuals;
@@ -142,6 +143,7 @@ impl Start<'_> {
     fn place(&self, device: &DeviceChoice, alone: bool) -> Result<Place, Failure> {
         let Self { args, node, origin } = *self;
         let home = node.home_for(origin.name());
+        keep_kernels(&home);
         let takes = check_room(args, (node, &home), origin, device)?;
         let store = Arc::new(open_store(&home, node.store.max_bytes(), alone)?);
         let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
@@ -367,11 +369,7 @@ fn check_room(
         RunSource::File(file) => text::check(file)?.0,
         RunSource::Spec(spec) => RunSpec::clone(spec),
     };
-    let trains = match device {
-        _ if args.null_trainer.is_some() => Trains::Nowhere,
-        DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
-        DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,
-    };
+    let trains = footing::trains(args, node, device, &spec)?;
     let memory = MemoryNeed::of_run(&spec, node.threads, trains);
     memory::check(&memory)?;
     let disk = disk::check(&spec, node, home, trains != Trains::Nowhere)?;

@@ -128,7 +128,7 @@ impl Drop for TrainerHandle {
     }
 }
 
-/// Does jobs until there are no more; false if the driver is gone before that.
+/// Does jobs until there are no more; false if the driver is gone before that, or the task has failed.
 fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Job>) -> bool {
     while let Some(job) = jobs.blocking_recv() {
         let said = match job {
@@ -166,7 +166,13 @@ fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Jo
             Trouble::Gone(why) => TrainerEvent::Gone { why },
         });
         let rests = matches!(said, TrainerEvent::Trained(_));
+        let broke = matches!(said, TrainerEvent::Failed { diverged: false, .. });
         if worker.events.blocking_send(said).is_err() {
+            return false;
+        }
+        if broke {
+            // The driver ends for it. Until then the task is asked nothing, since its device may have lost anything.
+            while jobs.blocking_recv().is_some() {}
             return false;
         }
         if rests && let Err(e) = worker.task.rest() {

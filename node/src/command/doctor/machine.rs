@@ -3,14 +3,14 @@
 use super::finding::Finding;
 use super::finding::Verdict::{Bad, Doubtful};
 use crate::config::node_file::NodeFile;
-use crate::runtime::{Machine, MemoryNeed, Trains, disk_room};
+use crate::runtime::{Machine, MemoryNeed, Trains, disk_room, is_of_another, open_smallest};
 use crate::watch::screen::bytes as human_bytes;
 use libp2p::Multiaddr;
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
 use starling_bootstrap::crowd::{ARRIVING_MAX, CONNECTIONS_MAX};
 use starling_bootstrap::swarm::can_listen;
-use starling_kernels::{DeviceChoice, DeviceInfo, ModelConfig, TrainerOptions, open_trainer};
+use starling_kernels::{DeviceChoice, DeviceInfo};
 use starling_protocol::run::RunSpec;
 use starling_store::folder_and_free;
 use std::net::{SocketAddr, TcpListener};
@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, SystemTime};
 
-/// The time in which a device has to open. The first one of a process may compile programs for it.
-const DEVICE_BOUND: Duration = Duration::from_secs(10);
+/// The time in which a device has to open. The first time its kernels are compiled, in 10 s on an H100 and a fast
+/// processor.
+const DEVICE_BOUND: Duration = Duration::from_secs(90);
 /// Less memory or disk is too little for the smallest model, or close to it.
 const MEMORY_LEAST: u64 = 512 << 20;
 const DISK_LEAST: [u64; 2] = [64 << 20, 1 << 30];
@@ -32,47 +33,67 @@ const CLOCK_SLACK: Duration = Duration::from_secs(120);
 const ENTRIES_MAX: usize = 10_000;
 
 /// A device that is being opened while other points are looked at.
-pub struct Opening(DeviceChoice, Receiver<Result<DeviceInfo, String>>);
+pub struct Opening(DeviceChoice, Receiver<Result<Opened, String>>);
+
+/// A device that was opened.
+struct Opened {
+    device: DeviceInfo,
+    told: Vec<String>,
+}
 
 impl Opening {
     /// Opens what the choice means, with the smallest model.
     pub fn start(choice: DeviceChoice, threads: usize) -> Self {
         let (tell, told) = sync_channel(1);
         std::thread::spawn(move || {
+            let trainer = open_smallest(&choice, threads).map_err(|e| e.to_string());
+            let opened = trainer.map(|t| Opened { device: t.device().clone(), told: t.told().to_vec() });
             // Nobody listens any more once the bound has passed.
-            let _ = tell.send(opened(&choice, threads));
+            let _ = tell.send(opened);
         });
         Self(choice, told)
     }
 
-    pub fn finding(&self) -> Finding {
+    /// Waits for the device. Returns the finding, and where the device trains.
+    pub fn end(self) -> (Finding, Trains) {
         let Self(choice, told) = self;
-        match told.recv_timeout(DEVICE_BOUND) {
-            Ok(Ok(info)) => Finding::good("device", format!("{info}; {}", info.why)),
+        let finding = match told.recv_timeout(DEVICE_BOUND) {
+            Ok(Ok(opened)) => return (opened.finding(), Trains::on(&opened.device)),
             // These messages say what to do in their last sentence.
             Ok(Err(why)) => match why.rsplit_once(". ").or_else(|| why.split_once("; ")) {
                 Some((what, mend)) => Finding::new("device", Bad, what, mend),
                 None => Finding::told("device", Bad, &why),
             },
             Err(RecvTimeoutError::Timeout) => {
-                let what = format!("{choice} has not opened within {} s", DEVICE_BOUND.as_secs());
-                Finding::new("device", Doubtful, what, "wait for other programs on it, or give --device cpu")
+                let what = format!(
+                    "{choice} has not opened within {} s; the first time its kernels are compiled",
+                    DEVICE_BOUND.as_secs()
+                );
+                let mend = "run this again with the node's --home, which keeps what is compiled; else wait for other \
+                            programs on it, or give --device cpu";
+                Finding::new("device", Doubtful, what, mend)
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let what = format!("the driver of {choice} fails");
                 Finding::new("device", Bad, what, "update it, or give --device cpu")
             }
-        }
+        };
+        (finding, Trains::by_name(&choice))
     }
 }
 
-fn opened(choice: &DeviceChoice, threads: usize) -> Result<DeviceInfo, String> {
-    let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
-    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.01, 1.0);
-    let options = TrainerOptions { batch: 1, accumulate: 1, threads, beta1, beta2, eps, weight_decay, clip };
-    let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);
-    let trainer = open_trainer(choice, &smallest.ok_or("there is no preset")?, &options).map_err(|e| e.to_string())?;
-    Ok(trainer.device().clone())
+impl Opened {
+    /// A device in the place of a better one is doubtful.
+    fn finding(&self) -> Finding {
+        let Self { device, told } = self;
+        let words = [format!("{device}; {}", device.why)].into_iter().chain(told.iter().cloned());
+        let what = words.collect::<Vec<_>>().join("; ");
+        if told.iter().any(|said| is_of_another(said, device)) {
+            let mend = "mend what the better device lacks, or give --device with the name of this one";
+            return Finding::new("device", Doubtful, what, mend);
+        }
+        Finding::good("device", what)
+    }
 }
 
 /// Memory for a node of the run, if one is known. A running node has taken its own.

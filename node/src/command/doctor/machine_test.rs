@@ -1,6 +1,7 @@
 use super::super::finding::Verdict::{self, Good};
 use super::*;
 use crate::config::run_file::RunFile;
+use starling_kernels::DeviceKind;
 use starling_protocol::Digest;
 use starling_protocol::run::DataSpec;
 
@@ -24,11 +25,28 @@ fn verdict(finding: &Finding) -> Verdict {
 
 #[test]
 fn a_device_is_opened_as_a_start_would() {
-    let found = Opening::start(DeviceChoice::Cpu, 1).finding();
+    let (found, trains) = Opening::start(DeviceChoice::Cpu, 1).end();
     assert_eq!((verdict(&found), found.finding.as_str()), (Good, "cpu (1 thread); asked for"));
-    let gone = Opening::start(DeviceChoice::Wgpu(999), 1).finding();
-    assert_eq!(verdict(&gone), Bad);
+    assert_eq!(trains, Trains::Here);
+    let (gone, trains) = Opening::start(DeviceChoice::Wgpu(999), 1).end();
+    assert_eq!((verdict(&gone), trains), (Bad, Trains::OnADevice));
     assert!(gone.mend.is_some_and(|mend| mend.contains("--device cpu")));
+}
+
+#[test]
+fn a_device_that_was_taken_for_want_of_a_better_one_is_doubtful() {
+    let opened = |kind, name: &str, said: &str| Opened {
+        device: DeviceInfo { kind, index: 0, name: name.into(), why: "auto: a test".into() },
+        told: vec![said.into()],
+    };
+    let fell = "cuda:0 (a card) does not do: it has no NVRTC; the CPU trains instead";
+    let found = opened(DeviceKind::Cpu, "2 threads", fell).finding();
+    assert_eq!(verdict(&found), Doubtful);
+    assert!(found.finding.starts_with("cpu (2 threads); auto: a test; cuda:0 (a card) does not do"), "{found:?}");
+    let less = "cuda:0 (a card) has memory for 4 sequences at a time, and not for inner.batch = 8";
+    let found = opened(DeviceKind::Cuda, "a card", less).finding();
+    assert_eq!(verdict(&found), Good);
+    assert!(found.finding.ends_with(less), "{found:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::cli::DoctorArgs;
 use crate::config::node_file::{NodeFile, runs_folder};
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
-use crate::runtime::{Ports, Settings, Trains, check_run_file};
+use crate::runtime::{Ports, Settings, check_run_file, keep_kernels};
 use crate::watch::status::{Answer, Question, ask, running_homes};
 use crate::watch::terminal;
 use anyhow::Context;
@@ -17,7 +17,6 @@ use finding::{Finding, Report};
 use flock::Source;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
-use starling_kernels::DeviceChoice;
 use starling_protocol::run::RunSpec;
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,23 +39,23 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
 fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let node = node_file(args)?;
     let Settings { listen, bootstrap, device, .. } = Settings::of_node(&node)?;
-    let opening = machine::Opening::start(device, node.threads);
     let (run, of_run) = args.run.as_deref().map(run_file).unzip();
     let (named, spec) = run.flatten().unzip();
     let home = match &named {
         Some(name) => node.home_for(name),
         None => node.home.clone().unwrap_or_else(runs_folder),
     };
+    // The node's first start finds what is compiled here. A look at this machine makes no folder.
+    if (named.is_some() || node.home.is_some()) && home.is_dir() {
+        keep_kernels(&home);
+    }
+    let opening = machine::Opening::start(device, node.threads);
     // Without a name every node below the default folder is this machine's.
     let is_default = named.is_none() && node.home.is_none();
     let is_running =
         matches!(ask(&home, Question::Status), Ok(Answer::Status(_))) || is_default && !running_homes(&home).is_empty();
-    let trains = match device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Trains::Here,
-        DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => Trains::OnADevice,
-    };
     let mut found: Vec<Finding> = of_run.into_iter().collect();
-    found.push(machine::memory(spec.as_ref(), node.threads, trains, is_running));
+    let before = found.len();
     found.push(machine::disk(spec.as_ref(), &node, &home));
     found.push(machine::clock(&home));
     found.push(machine::descriptors());
@@ -65,7 +64,9 @@ fn findings(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let are_free = !is_running && ports.iter().all(|port| port.verdict == Verdict::Good);
     found.extend(ports);
     found.extend(machine::metrics(&node.metrics, is_running));
-    found.push(opening.finding());
+    let (of_device, trains) = opening.end();
+    found.push(of_device);
+    found.insert(before, machine::memory(spec.as_ref(), node.threads, trains, is_running));
     found.extend(of_others(args, bootstrap, listen, are_free)?);
     Ok(found)
 }
