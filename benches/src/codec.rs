@@ -7,8 +7,6 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use serde_json::json;
 use starling_benches::{append_row, json_file, median};
-use starling_kernels::DeviceChoice;
-use starling_kernels::codec::device::{DeviceCodec, OpenCodecError};
 use starling_kernels::codec::{self, CodecKind, TOPK_BLOCK, TopkScratch};
 use starling_protocol::codec as scalar;
 use starling_protocol::limits::CHUNK_ELEMENTS;
@@ -29,9 +27,6 @@ struct Arguments {
     /// Turns of each.
     #[arg(long, default_value_t = 15)]
     turns: usize,
-    /// A device to code on as well: `auto`, `wgpu[:N]` or `cuda[:N]`. An adapter that is software is left out
-    #[arg(long, default_value_t = DeviceChoice::Auto)]
-    device: DeviceChoice,
     /// Append one JSON object a row to this file (default: the file that the variable JSON names)
     #[arg(long)]
     json: Option<PathBuf>,
@@ -53,8 +48,6 @@ fn main() -> Result<()> {
         bench.topk()?;
         if size == "chunk" {
             bench.specification()?;
-        } else {
-            bench.device()?;
         }
     }
     Ok(())
@@ -178,50 +171,6 @@ impl Bench<'_> {
             })?;
             self.row(&id("decode"), "specification", || {
                 scalar::decode(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The codecs of the device, from host memory to host memory. A software adapter would only repeat the CPU's
-    /// figures.
-    fn device(&self) -> Result<()> {
-        let device = match DeviceCodec::open(&self.arguments.device) {
-            Ok(device) if device.is_software() => {
-                println!("device SKIPPED: {} is no GPU", device.device());
-                return Ok(());
-            }
-            Ok(device) => device,
-            Err(OpenCodecError::Cpu(_)) => {
-                println!("device SKIPPED: there is no GPU");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let path = format!("{:?}", device.device().kind).to_lowercase();
-        for kind in [CodecKind::Bf16, CodecKind::Int8, CodecKind::Int4] {
-            let mut bytes = vec![0; codec::encoded_len(kind, self.src.len())];
-            let mut dst = vec![0.0f32; self.src.len()];
-            let id = |what: &str| format!("{kind:?} {what}, copies too").to_lowercase();
-            self.row(&id("encode"), &path, || {
-                device.encode(kind, black_box(&self.src), black_box(&mut bytes)).expect("finite");
-            })?;
-            self.row(&id("decode"), &path, || {
-                device.decode(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
-            })?;
-            dst.fill(0.0);
-            self.row(&id("decode-add"), &path, || {
-                device.decode_add(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
-            })?;
-        }
-        let mut bytes = Vec::new();
-        let mut dst = vec![0.0f32; self.src.len()];
-        for k in [16, 64, 256] {
-            self.row(&format!("top-{k} encode, copies too"), &path, || {
-                device.topk_encode(k, black_box(&self.src), black_box(&mut bytes)).expect("finite");
-            })?;
-            self.row(&format!("top-{k} decode-add, copies too"), &path, || {
-                device.topk_decode_add(k, black_box(&bytes), black_box(&mut dst)).expect("canonical");
             })?;
         }
         Ok(())

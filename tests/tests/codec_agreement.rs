@@ -1,6 +1,5 @@
 //! Two implementations of one wire format on the CPU: protocol's scalar specification and kernels' codecs. They write
 //! the same bytes, refuse the same vectors, accept the same payloads, and decode them to the same bits.
-//! `codec_device.rs` tests the third, on a device.
 
 mod vectors;
 
