@@ -4,8 +4,8 @@
 SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/starling/target
 CARGO ?= cargo
-# One profile and one feature set for everything: RocksDB and Burn are compiled once.
-BUILD := --release --workspace --locked
+# One profile and one feature set for everything: RocksDB and Burn are compiled once. CUDA is looked for at run time.
+BUILD := --release --workspace --locked --features cuda
 BIN := $(CARGO_TARGET_DIR)/release
 # A folder for the demo's report.
 OUT ?= out/demo
@@ -43,12 +43,13 @@ RESULTS ?= $(if $(QUICK),out/quality,benches/results)
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower python lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
 	@echo "make follower  record short runs, verify them in Python, and flip bytes drawn from SEED=$(SEED); in FOLLOWER=$(FOLLOWER)"
 	@echo "make python  test the package for trainers of one's own; STARLING_PYTHON is a Python that has numpy, and PyTorch for all of it"
+	@echo "make gpu-check  count what a step asks of a GPU, and compile its kernels, without one; STARLING_CUDA is CUDA's folder"
 	@echo "make lab     play SCENARIOS=$(SCENARIOS) on an emulated network; reports in LAB_OUT=$(LAB_OUT)"
 	@echo "make test    all tests"
 	@echo "make verify  read-only gate: format, lints, tests, docs"
@@ -77,6 +78,11 @@ build: system
 
 demo: build
 	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
+
+# The trainer for GPUs, on a driver that computes nothing: what a step asks, and every kernel through NVIDIA's compiler.
+# NVIDIA's packages go beside the builds; without them it is skipped.
+gpu-check: build
+	@tests/scripts/gpu-check.sh $(BIN)
 
 # Python's packages go beside the builds; without them it is skipped.
 follower: build
@@ -110,6 +116,7 @@ test: system-test
 		$(PROTOCOL) test $(PROTOCOL_TESTS) --no-fail-fast; \
 	fi
 	@$(MAKE) --no-print-directory python
+	@$(MAKE) --no-print-directory gpu-check
 	@$(MAKE) --no-print-directory lab
 	@$(MAKE) --no-print-directory sim SEEDS=1000 MUTATIONS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3

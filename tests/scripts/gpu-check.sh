@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# Looks at the trainer for GPUs on a machine without one. A driver that computes nothing (tests/gpu/driver.c) stands for
+# the GPU, and NVIDIA's own compiler for kernels is there. Prints launches, copies, waits and memory of a step beside
+# the limits of tests/gpu/limits.txt, assembles every kernel for three architectures, and makes devices fail: each case
+# has to end in an error. It is skipped, with the reason, where something is missing.
+# STARLING_CUDA names a folder with include, lib and bin of CUDA 13; without it NVIDIA's packages are installed beside
+# the builds. WORK keeps what was written down; without it that goes.
+# usage: gpu-check.sh BIN_DIR
+set -euo pipefail
+bin=$(cd "${1:?usage: gpu-check.sh BIN_DIR}" && pwd)
+here=$(cd "$(dirname "$0")/../gpu" && pwd)
+limits=$here/limits.txt
+# The architectures: what the driver says, and what ptxas is asked for.
+architectures="80:sm_80 90:sm_90a 120:sm_120"
+# GiB of this machine's memory for the largest case.
+large=12
+failed=0
+
+skip() {
+    echo "gpu-check SKIPPED: $1"
+    exit 0
+}
+fail() {
+    echo "FAILED $1"
+    failed=1
+}
+# The text without blanks around it.
+trim() {
+    sed 's/^ *//; s/ *$//' <<<"$1"
+}
+command -v cc >/dev/null || skip "there is no C compiler"
+command -v python3 >/dev/null || skip "there is no python3"
+[ -x "$bin/bench-gpu" ] || skip "$bin has no bench-gpu"
+
+# NVRTC, its headers and ptxas.
+home=${CARGO_TARGET_DIR:?the folder for builds}/gpu-check
+mkdir -p "$home/driver"
+cuda=${STARLING_CUDA:-$home/wheels/nvidia/cu13}
+if [ -z "${STARLING_CUDA:-}" ] && [ ! -e "$home/wheels/done" ]; then
+    python3 -m pip --version >/dev/null 2>&1 || skip "python3 has no pip"
+    rm -rf "$home/wheels"
+    why=$(timeout 600 python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$home/wheels" \
+        -r "$here/requirements.txt" 2>&1) || skip "pip cannot install NVIDIA's packages: $(tail -n 1 <<<"$why")"
+    touch "$home/wheels/done"
+fi
+[ -e "$cuda/include/cuda_fp16.h" ] || skip "$cuda has no headers of CUDA"
+compgen -G "$cuda/lib/libnvrtc.so*" >/dev/null || skip "$cuda has no NVRTC"
+cc -shared -fPIC -O1 -Wall -Wextra -o "$home/driver/libcuda.so.1" "$here/driver.c" -lpthread
+
+work=${WORK:-}
+if [ -z "$work" ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+fi
+mkdir -p "$work/nothing"
+
+# Runs a program with the driver; NAME=VALUE before it sets more.
+with_driver() {
+    env CUDA_PATH="$cuda" LD_LIBRARY_PATH="$home/driver:$cuda/lib" STUB_MEMORY=143771 "$@"
+}
+
+# Two steps of a case; what they ask goes to the folder.
+count() {
+    local case=$1 folder=$2 preset rest
+    shift 2
+    preset=${case%%:*} rest=${case#*:}
+    rm -rf "$folder" && mkdir -p "$folder/ptx"
+    # Compiled kernels are kept between runs of one architecture, where the caller made a place for them.
+    (cd "$folder/.." && with_driver STUB_LOG="$folder/log" STUB_PTX="$folder/ptx" STUB_KEEP=0 "$@" timeout 420 \
+        "$bin/bench-gpu" counts --preset "$preset" --batch "${rest%x*}" --seq "${rest#*x}") >"$folder/said" 2>&1
+}
+
+first=$(python3 "$here/report.py" cases "$limits" | head -n 1)
+mkdir -p "$work/counts"
+if ! count "$first" "$work/counts/$first" STUB_ARCH=90; then
+    grep -q "without CUDA" "$work/counts/$first/said" && skip "this build has no CUDA"
+    tail -n 20 "$work/counts/$first/said"
+    fail "$first does not run"
+    exit 1
+fi
+for case in $(python3 "$here/report.py" cases "$limits"); do
+    free=$(awk '/MemAvailable/ {printf "%d", $2 / 1048576}' /proc/meminfo 2>/dev/null || echo 0)
+    if [[ $case == 1b:* ]] && [ "${free:-0}" -lt "$large" ]; then
+        echo "$case SKIPPED: this machine has not $large GiB of free memory"
+        continue
+    fi
+    if [ "$case" != "$first" ] && ! count "$case" "$work/counts/$case" STUB_ARCH=90; then
+        tail -n 5 "$work/counts/$case/said"
+        fail "$case does not run"
+        continue
+    fi
+    python3 "$here/report.py" counts "$limits" "$case" "$work/counts/$case/log" || failed=1
+done
+
+# Every kernel of the first case, for each architecture.
+if [ -x "$cuda/bin/ptxas" ]; then
+    for pair in $architectures; do
+        folder=$work/counts/$first
+        if [ "${pair%%:*}" != 90 ]; then
+            folder=$work/counts/${pair#*:}
+            count "$first" "$folder" STUB_ARCH="${pair%%:*}" || { fail "$first does not run as ${pair#*:}"; continue; }
+        fi
+        python3 "$here/report.py" modules "$limits" "${pair#*:}" "$cuda/bin/ptxas" "$folder/log" "$folder/ptx" ||
+            failed=1
+    done
+else
+    echo "assembling SKIPPED: $cuda has no ptxas"
+fi
+
+# Memory that runs out at each allocation in turn, a device that is lost, and one without memory: never a report.
+small=0.1m:2x64
+mkdir -p "$work/warm"
+printf '[compilation]\ncache = { file = "%s" }\n' "$work/warm/kernels" >"$work/warm/cubecl.toml"
+if count "$small" "$work/warm/whole" STUB_ARCH=90; then
+    refused=0 allocations=$(grep -c '^ALLOC' "$work/warm/whole/log")
+    launches=$(grep -c '^LAUNCH' "$work/warm/whole/log")
+    # An error, and no signal or time limit.
+    errs() {
+        local what=$1 status=0
+        shift
+        count "$small" "$work/warm/bad" STUB_ARCH=90 "$@" || status=$?
+        if [ "$status" = 0 ] || [ "$status" -ge 124 ]; then
+            tail -n 3 "$work/warm/bad/said"
+            fail "$what: status $status"
+        else
+            refused=$((refused + 1))
+        fi
+    }
+    for n in $(seq "$allocations"); do errs "allocation $n of $allocations fails" STUB_FAIL="$n"; done
+    for n in 1 $((launches / 2)) "$launches"; do
+        errs "the device is lost at launch $n of $launches" STUB_LOST="$n"
+    done
+    echo "errors: $refused of $((allocations + 3)): each of $allocations allocations refused, a device lost three times"
+else
+    tail -n 5 "$work/warm/whole/said"
+    fail "$small does not run"
+fi
+
+# What a person is told, by the table.
+mkdir -p "$work/home"
+while IFS='|' read -r name settings words; do
+    name=$(trim "$name") kept=(--home "$work/home") variables=()
+    for setting in $settings; do
+        case $setting in
+            NO_NVRTC) variables+=("LD_LIBRARY_PATH=$home/driver") kept=() ;;
+            NO_HEADERS) variables+=("CUDA_PATH=$work/nothing") kept=() ;;
+            *) variables+=("$setting") ;;
+        esac
+    done
+    said=$(with_driver STUB_MEMORY=81559 "${variables[@]}" timeout 200 \
+        "$bin/starling" doctor --device cuda --json "${kept[@]}" 2>&1 | python3 -c 'import json, sys
+found = [f for f in json.load(sys.stdin)["findings"] if f["check"] == "device"][0]
+print(found["verdict"], "|", found["finding"], "| mend:", found["mend"])' 2>&1) || true
+    echo "$name: $said"
+    [[ $said == bad\ * ]] || fail "$name: it is not bad"
+    IFS='|' read -ra wanted <<<"$words"
+    for word in "${wanted[@]}"; do
+        grep -qiF -- "$(trim "$word")" <<<"$said" || fail "$name: \`$(trim "$word")\` is missing"
+    done
+done < <(grep -v -e '^#' -e '^$' "$here/bad_devices.txt")
+said=$(with_driver STUB_MEMORY=81559 timeout 200 "$bin/starling" doctor --device auto --home "$work/home" 2>&1) || true
+grep -q '^doubtful *device *cpu' <<<"$said" || fail "auto does not say that the CPU takes the device's place: $said"
+
+[ "$failed" = 0 ] && echo "gpu-check: all limits hold"
+exit "$failed"
