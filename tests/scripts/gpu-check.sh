@@ -70,7 +70,8 @@ count() {
         "$bin/bench-gpu" counts --preset "$preset" --batch "${rest%x*}" --seq "${rest#*x}") >"$folder/said" 2>&1
 }
 
-first=$(python3 "$here/report.py" cases "$limits" | head -n 1)
+mapfile -t cases < <(python3 "$here/report.py" cases "$limits")
+first=${cases[0]}
 mkdir -p "$work/counts"
 if ! count "$first" "$work/counts/$first" STUB_ARCH=90; then
     grep -q "without CUDA" "$work/counts/$first/said" && skip "this build has no CUDA"
@@ -78,7 +79,7 @@ if ! count "$first" "$work/counts/$first" STUB_ARCH=90; then
     fail "$first does not run"
     exit 1
 fi
-for case in $(python3 "$here/report.py" cases "$limits"); do
+for case in "${cases[@]}"; do
     free=$(awk '/MemAvailable/ {printf "%d", $2 / 1048576}' /proc/meminfo 2>/dev/null || echo 0)
     if [[ $case == 1b:* ]] && [ "${free:-0}" -lt "$large" ]; then
         echo "$case SKIPPED: this machine has not $large GiB of free memory"
