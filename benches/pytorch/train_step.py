@@ -1,4 +1,7 @@
-"""The model of `starling-kernels` in PyTorch, eager, on the CPU or on CUDA: the other side of `bench-train`.
+"""The model of `starling-kernels` in PyTorch, on the CPU or on CUDA: the other side of `bench-train`.
+
+Ways: `eager` in f32; `compiled-bf16` with torch.compile, and products and attention in bf16 by autocast. Attention is
+`scaled_dot_product_attention` (on CUDA in bf16 it is a flash kernel), AdamW is fused.
 
 Reads commands from standard input, one a line, and answers each with one JSON object on a line:
 
@@ -114,6 +117,7 @@ def main():
     parser.add_argument("--tokens", required=True)
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--way", default="eager", choices=["eager", "compiled-bf16"])
     args = parser.parse_args()
     c, o = args.model, args.options
     torch.set_num_threads(o["threads"])
@@ -133,9 +137,13 @@ def main():
         fused=True,
     )
 
+    bf16 = args.way == "compiled-bf16"
+    forward = torch.compile(model, dynamic=False) if bf16 else model
+
     def step():
         optimizer.zero_grad(set_to_none=True)
-        loss = model(inputs, targets)
+        with torch.autocast(args.device, torch.bfloat16, enabled=bf16):
+            loss = forward(inputs, targets)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), o["clip"])
         optimizer.step()

@@ -162,5 +162,19 @@ done < <(grep -v -e '^#' -e '^$' "$here/bad_devices.txt")
 said=$(with_driver STUB_MEMORY=81559 timeout 200 "$bin/starling" doctor --device auto --home "$work/home" 2>&1) || true
 grep -q '^doubtful *device *cpu' <<<"$said" || fail "auto does not say that the CPU takes the device's place: $said"
 
+# What a lent GPU is for, without one: each stage runs for a moment, and leaves a row.
+checks=$(dirname "$0")/gpu-checks.sh
+if XZ_LEVEL=-0 "$checks" pack "$work/pack" "$bin" >"$work/packed" 2>&1; then
+    for which in first second; do
+        with_driver STUB_MEMORY=81559 STARLING_DRY=3 "$checks" $which "$work/pack/pack.tar.xz" "$work/rows" \
+            >"$work/$which" 2>&1 || fail "gpu-checks.sh $which ended with $?: $(tail -n 3 "$work/$which")"
+    done
+    stages=$(grep -c '^        stage ' "$checks") rows=$(cat "$work/rows/rows.jsonl" 2>/dev/null | grep -c '"stage"')
+    echo "gpu-checks.sh: $rows rows of $stages stages in a dry run"
+    [ "$rows" = "$stages" ] || fail "a stage left no row"
+else
+    fail "gpu-checks.sh cannot pack: $(tail -n 3 "$work/packed")"
+fi
+
 [ "$failed" = 0 ] && echo "gpu-check: all limits hold"
 exit "$failed"
