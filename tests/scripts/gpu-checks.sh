@@ -166,7 +166,14 @@ no_memory() {
     echo "$said"
     ! grep -q Traceback <<<"$said" && grep -q memory <<<"$said"
 }
-export -f environment starts bench_train compile_for beside_another no_memory
+# A comparison whose rows all have to say that they are right.
+agreeing() {
+    bench-gpu "$1" >"$work/$1.rows"
+    local status=$?
+    cat "$work/$1.rows"
+    [ "$status" = 0 ] && ! grep -qE '"ok": ?false' "$work/$1.rows"
+}
+export -f agreeing environment starts bench_train compile_for beside_another no_memory
 export work python rows CUDA_PATH PATH
 
 case $which in
@@ -181,7 +188,7 @@ case $which in
             timeout 200 bash -c 'compile_for 1b:4x2048' >"$work/compiled-1b" 2>&1
         ) &
         compiling=$!
-        stage gradients needs 120 bench-gpu gradients
+        stage gradients needs 120 bash -c 'agreeing gradients'
         stage cuda-and-cpu needs 90 \
             "$python" "$work/flock.py" "$work/bin/starling" "$work/text.txt" "$work/mixed" cuda cpu
         stage torch-compiles needs 200 bash -c "tail --pid=$compiling -f /dev/null; tail -n 5 $work/compiled-*"
