@@ -3,7 +3,7 @@
 //!
 //! * [`ModelConfig`], [`Schema`], [`initial_parameters`]: the trained model, as one flat vector of f32 with named
 //!   parts.
-//! * [`open_trainer`], [`Trainer`]: AdamW steps on the CPU, on a graphics card (wgpu) or on CUDA.
+//! * [`open_trainer`], [`Trainer`]: AdamW steps on the CPU, or through `starling-gpu` on a graphics card (wgpu) or on CUDA.
 //! * [`ops`]: the operations that Starling adds to Burn's backends; [`host`] holds the numerics of the CPU's.
 //! * [`codec`]: the encodings of updates on the wire, at memory speed.
 //!
@@ -21,6 +21,12 @@ pub mod ops;
 mod schedule;
 mod schema;
 mod train;
+
+/// Compiled kernels of devices are kept in this folder. Only the first call of a process counts, and only before it opens
+/// a device.
+pub fn keep_compiled_in(folder: &std::path::Path) {
+    starling_gpu::settle(Some(folder));
+}
 
 pub use config::{ModelConfig, ModelError};
 pub use device::{ChoiceError, DeviceChoice, DeviceError, DeviceInfo, DeviceKind};

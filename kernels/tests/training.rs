@@ -252,32 +252,95 @@ fn graphics(model: &ModelConfig, options: &TrainerOptions) -> Option<Box<dyn Tra
     }
 }
 
+/// The largest difference, relative to the largest number.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    let size = b.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    a.iter().zip(b).fold(0.0f32, |most, (x, y)| most.max((x - y).abs())) / size
+}
+
+/// Models with sizes that no tile divides: groups of heads, one key head, narrow heads, an odd feed-forward layer.
+fn odd_models() -> [ModelConfig; 4] {
+    let small = ModelConfig { layers: 1, d_model: 16, heads: 2, kv_heads: 1, ffn: 24, seq_len: 8, ..model() };
+    [
+        small.clone(),
+        ModelConfig { d_model: 96, heads: 12, kv_heads: 4, ffn: 50, seq_len: 33, tied: false, ..small.clone() },
+        ModelConfig { d_model: 64, heads: 8, kv_heads: 1, ffn: 7, seq_len: 100, layers: 2, ..small.clone() },
+        ModelConfig { d_model: 24, heads: 3, kv_heads: 3, ffn: 65, seq_len: 1, ..small },
+    ]
+}
+
 #[test]
 fn graphics_cards_learn_the_same() {
-    let model = ModelConfig { layers: 1, d_model: 16, heads: 2, kv_heads: 1, ffn: 24, seq_len: 8, ..model() };
-    let options = TrainerOptions { batch: 2, ..options(1) };
-    let Some(mut remote) = graphics(&model, &options) else { return };
-    assert_eq!(remote.device().kind, DeviceKind::Wgpu);
-    remote.load(&initial_parameters(&model, 3)).unwrap();
-    let mut host = open(DeviceChoice::Cpu, &model, &options);
-    let mut gradients = [0, 1].map(|_| vec![f32::NAN; model.schema().elements()]);
-    remote.gradient(&tokens(&model, 4, 7), &mut gradients[0]).unwrap();
-    host.gradient(&tokens(&model, 4, 7), &mut gradients[1]).unwrap();
-    let [a, b] = gradients;
-    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4), "gradients differ");
-    for step in 0..3 {
-        let batch = tokens(&model, 4, step);
-        let (a, b) = (remote.step(&batch, 1e-2).unwrap(), host.step(&batch, 1e-2).unwrap());
-        assert!((a.loss - b.loss).abs() < 1e-4 && (a.grad_norm - b.grad_norm).abs() < 1e-3, "{a:?} {b:?}");
+    for model in odd_models() {
+        let options = TrainerOptions { batch: 2, ..options(1) };
+        let Some(mut remote) = graphics(&model, &options) else { return };
+        assert_eq!(remote.device().kind, DeviceKind::Wgpu);
+        assert!(remote.told().iter().any(|told| told.contains("activations in f32")), "{:?}", remote.told());
+        remote.load(&initial_parameters(&model, 3)).unwrap();
+        let mut host = open(DeviceChoice::Cpu, &model, &options);
+        let mut gradients = [0, 1].map(|_| vec![f32::NAN; model.schema().elements()]);
+        remote.gradient(&tokens(&model, 4, 7), &mut gradients[0]).unwrap();
+        host.gradient(&tokens(&model, 4, 7), &mut gradients[1]).unwrap();
+        let [a, b] = gradients;
+        assert!(apart(&a, &b) < 1e-3, "gradients of {model:?} differ by {}", apart(&a, &b));
+        for step in 0..3 {
+            let batch = tokens(&model, 4, step);
+            let (a, b) = (remote.step(&batch, 1e-2).unwrap(), host.step(&batch, 1e-2).unwrap());
+            assert!((a.loss - b.loss).abs() < 1e-3 && (a.grad_norm - b.grad_norm).abs() < 1e-2, "{a:?} {b:?}");
+        }
+        let (a, b) = (read(&mut *remote, &model), read(&mut *host, &model));
+        let far = a.iter().zip(&b).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(far < 2e-2, "parameters differ by {far}");
+        let batch = tokens(&model, 3, 5);
+        let nats = [&mut remote, &mut host].map(|trainer| trainer.evaluate(&batch).unwrap().0);
+        assert!((nats[0] - nats[1]).abs() < 1e-2 * nats[1], "{nats:?}");
+        let prompt = &batch[..model.seq_len.min(3)];
+        let (a, b) = (remote.logits(prompt).unwrap(), host.logits(prompt).unwrap());
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 5e-2), "{a:?} {b:?}");
+        let (state, numbers) = moments(&mut *remote);
+        set_moments(&mut *remote, state, &numbers).unwrap();
+        assert_eq!(moments(&mut *remote), (state, numbers));
     }
-    let (a, b) = (read(&mut *remote, &model), read(&mut *host, &model));
-    let far = a.iter().zip(&b).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
-    assert!(far < 2e-3, "parameters differ by {far}");
-    let batch = tokens(&model, 3, 5);
-    assert!((remote.evaluate(&batch).unwrap().0 - host.evaluate(&batch).unwrap().0).abs() < 0.1);
-    let (a, b) = (remote.logits(&batch[..3]).unwrap(), host.logits(&batch[..3]).unwrap());
-    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-2), "{a:?} {b:?}");
-    let (state, numbers) = moments(&mut *remote);
-    set_moments(&mut *remote, state, &numbers).unwrap();
-    assert_eq!(moments(&mut *remote), (state, numbers));
+}
+
+#[test]
+fn a_device_repeats_its_steps_to_the_bit_and_leaves_out_what_is_not_finite() {
+    let model = ModelConfig { seq_len: 20, ..model() };
+    let options = TrainerOptions { batch: 2, ..options(1) };
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let Some(mut remote) = graphics(&model, &options) else { return };
+        remote.load(&initial_parameters(&model, 3)).unwrap();
+        for step in 0..4 {
+            remote.step(&tokens(&model, 4, step), 1e-2).unwrap();
+        }
+        let theta = read(&mut *remote, &model);
+        runs.push((theta.clone(), moments(&mut *remote)));
+        let mut broken = theta.clone();
+        broken[0] = f32::NAN;
+        remote.load(&broken).unwrap();
+        let error = remote.step(&[0; 4 * 21], 1e-2);
+        assert!(matches!(error, Err(TrainError::NotFinite { step: 5, .. })), "{error:?}");
+        let after = read(&mut *remote, &model);
+        assert!(after.iter().zip(&broken).all(|(a, b)| a.to_bits() == b.to_bits()), "nothing has changed");
+        assert_eq!(moments(&mut *remote), runs[runs.len() - 1].1);
+        remote.load(&theta).unwrap();
+        remote.step(&tokens(&model, 4, 9), 1e-2).unwrap();
+    }
+    assert!(runs[0] == runs[1], "the same run twice");
+}
+
+#[test]
+fn after_300_steps_a_devices_loss_is_the_cpus() {
+    let model = ModelConfig { layers: 1, seq_len: 16, ..model() };
+    let options = TrainerOptions { batch: 4, accumulate: 1, ..options(1) };
+    let Some(mut remote) = graphics(&model, &options) else { return };
+    let mut host = open(DeviceChoice::Cpu, &model, &options);
+    remote.load(&initial_parameters(&model, 3)).unwrap();
+    let mut last = [0.0; 2];
+    for step in 0..300 {
+        let batch = tokens(&model, 4, step);
+        last = [&mut remote, &mut host].map(|trainer| trainer.step(&batch, 3e-3).unwrap().loss);
+    }
+    assert!(last[1] < 1.0 && (last[0] - last[1]).abs() < 0.05, "{last:?}");
 }

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Our crates, and those of ours that each may name in its manifest.
 const OURS: &[(&str, &[&str])] = &[
     ("starling-protocol", &[]),
-    ("starling-kernels", &[]),
+    ("starling-gpu", &[]),
+    ("starling-kernels", &["starling-gpu"]),
     ("starling-words", &[]),
     ("starling-bootstrap", &["starling-protocol", "starling-words"]),
     ("starling-data", &["starling-protocol", "starling-words"]),
@@ -43,6 +44,7 @@ const OURS: &[(&str, &[&str])] = &[
         "starling-benches",
         &[
             "starling-protocol",
+            "starling-gpu",
             "starling-kernels",
             "starling-bootstrap",
             "starling-data",
@@ -56,8 +58,10 @@ const OURS: &[(&str, &[&str])] = &[
 /// Crates of others, by name or by prefix (`*`), and the only crates of ours that may name them in a manifest.
 const RESERVED: &[(&str, &[&str])] = &[
     ("burn*", &["starling-kernels"]),
-    ("cubecl*", &["starling-kernels"]),
-    ("wgpu*", &["starling-kernels"]),
+    ("cubecl*", &["starling-gpu"]),
+    ("cubek*", &["starling-gpu"]),
+    ("cudarc", &["starling-gpu"]),
+    ("wgpu*", &["starling-gpu"]),
     ("rocksdb", &["starling-store"]),
     ("librocksdb-sys", &["starling-store"]),
     (
@@ -72,7 +76,7 @@ const RESERVED: &[(&str, &[&str])] = &[
 
 /// Crates that must not be among those that a crate of ours is built from.
 const UNREACHABLE: &[(&str, &[&str])] = &[
-    ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels"]),
+    ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-gpu"]),
     ("starling-protocol", &["tokio*", "libp2p*", "rocksdb", "cubecl*", "burn*", "rand", "metrics*"]),
     ("starling-kernels", &["libp2p*", "rocksdb", "librocksdb-sys"]),
     ("starling-net", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-node"]),

@@ -1,11 +1,10 @@
 //! The operations that Starling adds to Burn's backends.
 //!
 //! Each is as large as half a layer, so that a backend may fuse within it. On `Flex` they run on raw host buffers
-//! with hand-written gradients ([`flex`]). On every other backend they are composed of Burn's own operations
-//! ([`composed`]); the tests compare the fused ones with these.
+//! with hand-written gradients ([`flex`]). The same operations composed of Burn's own ([`composed`]) are what the tests
+//! compare them with.
 
 pub mod composed;
-pub mod device;
 pub mod flex;
 
 use burn_backend::Backend;

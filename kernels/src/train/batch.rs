@@ -5,18 +5,16 @@ use crate::config::ModelConfig;
 
 /// Inputs and targets of some sequences, one after the other.
 pub struct Batch {
-    pub inputs: Vec<i32>,
-    pub targets: Vec<i32>,
+    pub inputs: Vec<u32>,
+    pub targets: Vec<u32>,
 }
 
 impl Batch {
     /// Sequences of `seq_len + 1` tokens: all but the last are inputs, all but the first targets.
     pub fn of(tokens: &[u32], seq_len: usize) -> Self {
         let sequences = tokens.chunks_exact(seq_len + 1);
-        // Below the vocabulary, hence below 2^20.
-        let convert = |tokens: &[u32]| tokens.iter().map(|&t| t as i32).collect::<Vec<_>>();
-        let inputs = sequences.clone().flat_map(|s| convert(&s[..seq_len])).collect();
-        let targets = sequences.flat_map(|s| convert(&s[1..])).collect();
+        let inputs = sequences.clone().flat_map(|s| &s[..seq_len]).copied().collect();
+        let targets = sequences.flat_map(|s| &s[1..]).copied().collect();
         Self { inputs, targets }
     }
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, PoisonError};
 /// A trainer on the CPU.
 pub struct HostTrainer {
     info: DeviceInfo,
+    told: Vec<String>,
     config: ModelConfig,
     options: TrainerOptions,
     schema: Schema,
@@ -40,16 +41,22 @@ struct HostMoments {
 }
 
 impl HostTrainer {
-    /// Makes a trainer with parameters and moments of zero.
+    /// Makes a trainer with parameters and moments of zero. `told` is about devices that do not do.
     ///
     /// # Errors
     /// If the operating system gives no threads.
-    pub fn new(info: DeviceInfo, config: &ModelConfig, options: &TrainerOptions) -> Result<Self, String> {
+    pub fn new(
+        info: DeviceInfo,
+        config: &ModelConfig,
+        options: &TrainerOptions,
+        told: Vec<String>,
+    ) -> Result<Self, String> {
         let schema = config.schema();
         let len = schema.elements();
         let rope = Table::new(config.seq_len, config.head_dim(), config.rope_theta);
         Ok(Self {
             info,
+            told,
             layout: Layout::of(config),
             model: Model::of(config),
             context: Context::new(Team::new(options.threads)?, rope, len),
@@ -151,7 +158,9 @@ impl HostTrainer {
     }
 }
 
-fn integers(values: Vec<i32>) -> FlexTensor {
+fn integers(values: Vec<u32>) -> FlexTensor {
+    // Tokens are below the vocabulary, hence below 2^20.
+    let values: Vec<i32> = values.into_iter().map(|token| token as i32).collect();
     let len = values.len();
     FlexTensor::from_data(TensorData::new(values, [len]))
 }
@@ -163,6 +172,10 @@ fn scalar(tensor: &FlexTensor) -> f64 {
 impl Trainer for HostTrainer {
     fn device(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn told(&self) -> &[String] {
+        &self.told
     }
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError> {
@@ -213,7 +226,7 @@ impl Trainer for HostTrainer {
     fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
         check_prompt(tokens, &self.config)?;
         let weights = self.weights();
-        let inputs = integers(tokens.iter().map(|&t| t as i32).collect());
+        let inputs = integers(tokens.to_vec());
         let (context, model) = (&self.context, &self.model);
         let logits = context.team.enter(|| model.next_logits::<Flex>(context, &weights, inputs, tokens.len()));
         let out = logits.as_slice().unwrap_or_default().to_vec();

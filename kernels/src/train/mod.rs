@@ -1,7 +1,9 @@
 //! Training one model on one device.
 
 mod batch;
+mod device;
 mod host;
+mod known;
 mod open;
 mod remote;
 
@@ -14,7 +16,8 @@ pub use open::{OpenError, open_trainer};
 /// Options of a trainer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerOptions {
-    /// Sequences a micro-batch: the sequences that are on the device at once.
+    /// Sequences a micro-batch: the most that are on a device at once. A device without memory for them takes as many
+    /// sequences a step in more parts.
     pub batch: usize,
     /// Micro-batches a step.
     pub accumulate: usize,
@@ -126,6 +129,11 @@ pub enum TrainError {
 pub trait Trainer: Send {
     /// The device, and why it was chosen.
     fn device(&self) -> &DeviceInfo;
+
+    /// Sentences about how the device was opened: its ways, and what it does not do.
+    fn told(&self) -> &[String] {
+        &[]
+    }
 
     /// Replaces the parameters; AdamW's moments stay.
     fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError>;

@@ -6,7 +6,7 @@ use crate::host::team::Team;
 use burn_autodiff::Autodiff;
 use burn_backend::{Bytes, DType};
 use burn_flex::{Flex, FlexTensor, Layout};
-use cubecl::bytes::{AllocationController, AllocationProperty};
+use burn_std::{AllocationController, AllocationProperty};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 

@@ -1,0 +1,153 @@
+//! AdamW (Loshchilov and Hutter, arXiv 1711.05101) over the flat vectors, in one launch.
+
+use crate::grid::{array, dim, line, units};
+use crate::launches::count;
+use crate::total::{LOSS, NORM};
+use cubecl::Runtime;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+/// The slot of the report that tells whether the step was applied: 1 or 0.
+pub const APPLIED: usize = 2;
+/// The slot of the report that holds the number of the step. It is written also if nothing was applied.
+pub const STEP: usize = 3;
+/// Least length of a report, in elements.
+pub const REPORT: usize = 4;
+/// Bits of a float's exponent: all of them are set in infinities and NaN, and in nothing else.
+const EXPONENT: u32 = 0x7f80_0000;
+
+/// One step's constants.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    /// Largest norm of the gradient that is applied as it is; larger ones are scaled down to it. 0: no limit.
+    pub clip: f64,
+    /// Number of this step, from 1: corrects the bias of the moments.
+    pub step: u64,
+    /// Weight decay applies to the elements before this index. It is a multiple of 4.
+    pub decayed: usize,
+}
+
+/// The flat vectors, all of one length, in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors<'a> {
+    /// f32 each.
+    pub master: &'a Handle,
+    pub m: &'a Handle,
+    pub v: &'a Handle,
+    pub gradient: &'a Handle,
+    /// `A`; receives the new parameters. None if the products read the master.
+    pub copy: Option<&'a Handle>,
+    pub len: usize,
+}
+
+/// Updates parameters and moments, if loss and norm in `report` (f32, at least [`REPORT`] elements) are finite; else
+/// nothing but the report changes. Writes [`APPLIED`] and [`STEP`] of the report. One launch.
+pub fn step<R: Runtime, A: Float>(
+    client: &ComputeClient<R>,
+    vectors: Vectors<'_>,
+    update: Update,
+    report: &Handle,
+    tally: &Handle,
+) {
+    let Vectors { master, m, v, gradient, copy, len } = vectors;
+    let n = line(size_of::<f32>(), &[len, update.decayed]);
+    let exponent = i32::try_from(update.step).unwrap_or(i32::MAX);
+    // SAFETY: the kernel tests its indices against the length.
+    unsafe {
+        adamw_apply::launch_unchecked::<A, R>(
+            client,
+            units(client, len / n),
+            dim(),
+            n,
+            array(master, len),
+            array(m, len),
+            array(v, len),
+            array(gradient, len),
+            copy.map(|copy| array(copy, len)).into(),
+            array(report, REPORT),
+            FactorsLaunch::new(
+                update.beta1 as f32,
+                update.beta2 as f32,
+                (1.0 - update.beta1) as f32,
+                (1.0 - update.beta2) as f32,
+                (update.lr / (1.0 - update.beta1.powi(exponent))) as f32,
+                (1.0 / (1.0 - update.beta2.powi(exponent)).sqrt()) as f32,
+                (1.0 - update.lr * update.weight_decay) as f32,
+                update.eps as f32,
+                update.clip as f32,
+                update.step as f32,
+                update.decayed / n,
+                len / n,
+            ),
+            array(tally, 1),
+        );
+    }
+}
+
+/// [`Update`] as the kernel needs it. Lengths are counted in vectors.
+#[derive(CubeType, CubeLaunch)]
+struct Factors {
+    beta1: f32,
+    beta2: f32,
+    c1: f32,
+    c2: f32,
+    rate: f32,
+    root: f32,
+    keep: f32,
+    eps: f32,
+    clip: f32,
+    step: f32,
+    decayed: usize,
+    len: usize,
+}
+
+/// All units take the same decision: nobody writes the slots of the report that they read.
+#[cube(launch_unchecked)]
+fn adamw_apply<A: Float, N: Size>(
+    master: &mut Array<Vector<f32, N>>,
+    m: &mut Array<Vector<f32, N>>,
+    v: &mut Array<Vector<f32, N>>,
+    gradient: &Array<Vector<f32, N>>,
+    copy: &mut ComptimeOption<Array<Vector<A, N>>>,
+    report: &mut Array<f32>,
+    factors: &Factors,
+    tally: &mut Array<Atomic<u32>>,
+) {
+    count(tally);
+    let norm = report[NORM];
+    let sound = finite(report[LOSS]) && finite(norm);
+    if ABSOLUTE_POS == 0 {
+        report[APPLIED] = select(sound, 1.0f32, 0.0f32);
+        report[STEP] = factors.step;
+    }
+    if sound && ABSOLUTE_POS < factors.len {
+        let mut scale = 1.0f32;
+        if factors.clip > 0.0f32 && norm > factors.clip {
+            scale = factors.clip / norm;
+        }
+        let keep = select(ABSOLUTE_POS < factors.decayed, factors.keep, 1.0f32);
+        let g = gradient[ABSOLUTE_POS] * Vector::new(scale);
+        let first = Vector::new(factors.beta1) * m[ABSOLUTE_POS] + Vector::new(factors.c1) * g;
+        let second = Vector::new(factors.beta2) * v[ABSOLUTE_POS] + Vector::new(factors.c2) * g * g;
+        let below = second.sqrt() * Vector::new(factors.root) + Vector::new(factors.eps);
+        let theta = master[ABSOLUTE_POS] * Vector::new(keep) - Vector::new(factors.rate) * first / below;
+        m[ABSOLUTE_POS] = first;
+        v[ABSOLUTE_POS] = second;
+        master[ABSOLUTE_POS] = theta;
+        #[comptime]
+        if let ComptimeOption::Some(copy) = copy {
+            copy[ABSOLUTE_POS] = Vector::cast_from(theta);
+        }
+    }
+}
+
+/// By the bits, since a device may assume that there are no NaN.
+#[cube]
+fn finite(x: f32) -> bool {
+    u32::reinterpret(x) & EXPONENT != EXPONENT
+}

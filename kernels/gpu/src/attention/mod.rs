@@ -1,0 +1,77 @@
+//! Causal grouped-query attention without stored scores, forward and backward.
+//!
+//! A block of queries meets the keys block by block; the softmax is rescaled as its maximum grows, and the log-sum-exp
+//! of each row is kept for the backward pass, which computes the scores again (Dao et al. 2022, arXiv 2205.14135; Dao
+//! 2023, arXiv 2307.08691). All sums are in f32 and in a fixed order.
+
+mod delta;
+pub mod portable;
+mod shape;
+mod tensor;
+
+pub use shape::{Shape, Way, ways};
+
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+/// Launches of [`forward`] and of [`backward`].
+pub const FORWARD: u32 = 1;
+pub const BACKWARD: u32 = 3;
+
+/// Attention of every query to the keys up to its own position.
+///
+/// `qkv` is `[batch * tokens, (heads + 2 * kv_heads) * head_dim]` of `A`: queries, keys, values, the former two already
+/// rotated. `out` is `[batch * tokens, heads * head_dim]` of `A`. `lse` is `[batch, heads, tokens]` of f32, the natural
+/// logarithm of the sum of the exponentials of the scaled scores. One launch.
+///
+/// # Errors
+///
+/// The shape is impossible, or the device cannot go this way.
+#[allow(clippy::too_many_arguments)]
+pub fn forward<R: Runtime, A: Float>(
+    client: &ComputeClient<R>,
+    way: Way,
+    shape: Shape,
+    qkv: &Handle,
+    out: &Handle,
+    lse: &Handle,
+    tally: &Handle,
+) -> Result<(), String> {
+    shape::check::<R, A>(client, way, shape)?;
+    match way {
+        Way::Portable => portable::forward::<R, A>(client, shape, qkv, out, lse, tally),
+        Way::TensorCores => {
+            tensor::forward::<R, A>(client, shape, qkv, out, lse, tally);
+            Ok(())
+        }
+    }
+}
+
+/// The gradient of [`forward`]: writes all of `dqkv`, shaped like `qkv`.
+///
+/// `dout` is shaped like `out`, and `dsum` is scratch, `[batch, heads, tokens]` of f32 (see [`Shape::scratch_bytes`]).
+/// The gradients of keys and values are sums over the heads of a group, in a fixed order. Three launches.
+///
+/// # Errors
+///
+/// The shape is impossible, or the device cannot go this way.
+#[allow(clippy::too_many_arguments)]
+pub fn backward<R: Runtime, A: Float>(
+    client: &ComputeClient<R>,
+    way: Way,
+    shape: Shape,
+    qkv: &Handle,
+    out: &Handle,
+    dout: &Handle,
+    lse: &Handle,
+    dsum: &Handle,
+    dqkv: &Handle,
+    tally: &Handle,
+) -> Result<(), String> {
+    shape::check::<R, A>(client, way, shape)?;
+    delta::rows::<R, A>(client, shape, out, dout, dsum, tally);
+    match way {
+        Way::Portable => portable::backward::<R, A>(client, shape, qkv, dout, lse, dsum, dqkv, tally),
+        Way::TensorCores => Err("no tensor cores yet".into()),
+    }
+}

@@ -1,0 +1,84 @@
+//! Copies from global to shared memory that run beside the products.
+
+use super::fragment::Chunk;
+use super::layout::place;
+use cubecl::prelude::barrier::{Barrier, copy_async_checked};
+use cubecl::prelude::*;
+
+/// Units of a cube: four planes of 32.
+pub const UNITS: usize = 128;
+
+/// Starts the copy of `rows` tokens from `first` on; tokens beyond the last become zeros.
+///
+/// `start` is the offset of the head's part in the sequence's first row, `pitch` the distance of rows, and `hold` the
+/// place of the tile in `tile`, all in chunks.
+#[cube]
+pub fn fetch<A: Float>(
+    source: &Array<Chunk<A>>,
+    tile: &mut SharedMemory<Chunk<A>>,
+    start: usize,
+    pitch: usize,
+    first: usize,
+    tokens: usize,
+    hold: usize,
+    #[comptime] rows: usize,
+    #[comptime] chunks: usize,
+) {
+    let unit = UNIT_POS as usize;
+    #[unroll]
+    for i in 0..comptime!(rows * chunks / UNITS) {
+        let row = (i * UNITS + unit) / chunks;
+        let chunk = unit % chunks;
+        let token = first + row;
+        // A copy of no bytes still takes an address; that of the last token is valid.
+        let from = start + min(token, tokens - 1) * pitch + chunk;
+        let length = select(token < tokens, 1usize, 0usize);
+        let to = hold + place(row, chunk, chunks);
+        copy_async_checked(&source.slice(from, from + length), &mut tile.slice_mut(to, to + 1), 8u32);
+    }
+}
+
+/// Starts the copy of 64 numbers, one a token, by the 64 units from `leader` on; tokens beyond the last become zeros.
+#[cube]
+pub fn fetch_sums(
+    source: &Array<f32>,
+    held: &mut SharedMemory<f32>,
+    start: usize,
+    first: usize,
+    tokens: usize,
+    hold: usize,
+    #[comptime] leader: usize,
+) {
+    let unit = UNIT_POS as usize;
+    if unit >= leader && unit < leader + 64 {
+        let place = unit - leader;
+        let token = first + place;
+        let from = start + min(token, tokens - 1);
+        let length = select(token < tokens, 1usize, 0usize);
+        let to = hold + place;
+        copy_async_checked(&source.slice(from, from + length), &mut held.slice_mut(to, to + 1), 1u32);
+    }
+}
+
+/// Signals to all units that this unit's copies so far are its part of the stage.
+#[cube]
+pub fn send(even: &Shared<Barrier>, odd: &Shared<Barrier>, stage: usize) {
+    if stage == 0 {
+        even.commit_copy_async();
+        let _ = even.arrive();
+    } else {
+        odd.commit_copy_async();
+        let _ = odd.arrive();
+    }
+}
+
+/// Waits for all units' copies of round `round`, which uses stage `round % 2`.
+#[cube]
+pub fn receive(even: &Shared<Barrier>, odd: &Shared<Barrier>, round: usize) {
+    let parity = ((round / 2) % 2) as u32;
+    if round % 2 == 0 {
+        even.wait_parity(parity);
+    } else {
+        odd.wait_parity(parity);
+    }
+}

@@ -1,0 +1,63 @@
+//! Compiles every kernel for CUDA, in bf16. Needs NVRTC and a driver, which may be a stub; results are not looked at.
+
+use crate::{adamw, cross_entropy, embed, fill, norm, rope, swiglu, total};
+use cubecl::Runtime;
+use cubecl::cuda::{CudaDevice, CudaRuntime};
+use half::bf16;
+
+type A = bf16;
+
+#[test]
+#[ignore = "needs NVRTC and a CUDA driver"]
+fn all_kernels_compile() {
+    let client = &CudaRuntime::client(&CudaDevice::new(0));
+    let one = client.empty(1 << 28);
+    let (b, tally) = (&one, &client.create_from_slice(&[0; 4]));
+    for width in [768, 2048, 96, 250] {
+        let (rows, vocab, size) = (4096, 256, [4096, width]);
+        let tokens: Vec<u32> = (0..rows as u32).map(|i| i % 100).collect();
+        let segments = embed::Segments::of(&tokens, vocab).unwrap();
+        embed::forward::<_, A>(client, b, b, b, [rows, vocab, width], tally);
+        embed::backward::<_, A>(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
+        let gain = norm::Gain { gain: b, eps: 1e-5 };
+        norm::forward::<_, A>(client, b, gain, [b, b], size, tally);
+        let sums = norm::Sums { sums: b, norms: 41 };
+        for into in [norm::Into::Add, norm::Into::Replace] {
+            norm::backward::<_, A>(client, [b, b, b, b], (b, into), (sums, 1), size, tally);
+        }
+        norm::gains::<_, A>(client, sums, b, (b, 1 << 20), size, tally);
+        swiglu::forward::<_, A>(client, b, b, size, tally);
+        swiglu::backward::<_, A>(client, b, b, size, tally);
+    }
+    for dim in [64, 96, 6] {
+        let tables = rope::Tables { cos: b.clone(), sin: b.clone(), positions: 1024 };
+        let heads = rope::Heads { heads: 12, kv_heads: 4, dim };
+        rope::rotate::<_, A>(client, b, &tables, heads, [4096, 1024], rope::Turn::Forward, tally);
+    }
+    for vocab in [256, 1000, 50_257, 200_000] {
+        let part = cross_entropy::Rows { first: 0, rows: 128, vocab };
+        cross_entropy::rows::<_, A>(client, b, b, b, part, None, tally);
+        cross_entropy::rows::<_, A>(client, b, b, b, part, Some((b, 0.1)), tally);
+    }
+    for len in [1 << 20, 1001] {
+        for kind in [total::Total::Sum(0.5), total::Total::Norm] {
+            total::total(client, b, len, kind, b, (b, 0), tally);
+        }
+        let vectors = adamw::Vectors { master: b, m: b, v: b, gradient: b, copy: Some(b), len };
+        let update = adamw::Update {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+            step: 1,
+            decayed: 512,
+        };
+        adamw::step::<_, A>(client, vectors, update, b, tally);
+        fill::zero(client, b, len, tally);
+        fill::convert::<_, A>(client, b, b, len, tally);
+        fill::copy::<_, A>(client, (b, 3), (b, 1), 1000, tally);
+    }
+    client.flush().expect("every kernel compiles");
+}

@@ -1,0 +1,146 @@
+//! Products by cubek's kernels, on any device.
+
+use super::addition;
+use super::product::{Add, Form, Precision, Product, Shape};
+use super::samples;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+use cubecl::zspace::{Shape as Dimensions, Strides};
+use cubek_matmul::definition::{MatmulElems, MatmulGlobalElems};
+use cubek_matmul::launch::{Strategy, launch_ref};
+use cubek_std::InputBinding;
+use half::bf16;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+/// cubek's kernels, with the one that was found for each shape.
+#[derive(Default)]
+pub struct Portable {
+    found: Mutex<HashMap<Shape, usize>>,
+}
+
+/// The kernels to try, in order of preference. Products of f32 stay in f32: cubek's kernels for tensor cores would round
+/// their inputs to TF32.
+fn strategies(input: Precision) -> Vec<Strategy> {
+    let units = [Strategy::SimpleUnit(Default::default()), Strategy::Naive];
+    let cores = match input {
+        Precision::Bf16 => {
+            vec![Strategy::DoubleCyclicCmma(Default::default()), Strategy::SimpleCyclicCmma(Default::default())]
+        }
+        Precision::F32 => Vec::new(),
+    };
+    cores.into_iter().chain(units).collect()
+}
+
+fn element(precision: Precision) -> cubecl::ir::StorageType {
+    match precision {
+        Precision::F32 => f32::as_type_native_unchecked().storage_type(),
+        Precision::Bf16 => bf16::as_type_native_unchecked().storage_type(),
+    }
+}
+
+/// A matrix of `rows` and `columns`, which may lie in memory transposed.
+fn matrix<R: Runtime>(handle: &Handle, rows: usize, columns: usize, transposed: bool) -> TensorBinding<R> {
+    // A row or a column has one layout only. cubek takes the row-major one.
+    let strides = if transposed && rows > 1 && columns > 1 { [1, rows] } else { [columns, 1] };
+    // SAFETY: the sizes of the handles are checked before.
+    unsafe { TensorBinding::from_raw_parts(handle.clone(), Strides::new(&strides), Dimensions::from([rows, columns])) }
+}
+
+fn launch<R: Runtime>(
+    strategy: &Strategy,
+    client: &ComputeClient<R>,
+    shape: Shape,
+    (a, b, d): (&Handle, &Handle, &Handle),
+) -> Result<(), String> {
+    let Shape { form, m, n, k, .. } = shape;
+    let input = element(shape.input);
+    let left = InputBinding::new(matrix(a, m, k, form == Form::Weight), input);
+    let right = InputBinding::new(matrix(b, k, n, form == Form::Forward), input);
+    let elements = MatmulGlobalElems { lhs: input, rhs: input, out: element(shape.output) };
+    let mut elements = MatmulElems::from_globals(&elements);
+    let call = || launch_ref(strategy, client, left, right, matrix(d, m, n, false), &mut elements);
+    // Some refusals of cubek are panics.
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(answer) => answer.map_err(|e| e.to_string().trim().to_string()),
+        Err(_) => Err("a panic".to_string()),
+    }
+}
+
+impl Portable {
+    /// Bytes for a result that is added after.
+    pub fn scratch_bytes(product: &Product) -> usize {
+        match product.add {
+            Add::None => 0,
+            _ => product.m * product.n * Precision::F32.bytes(),
+        }
+    }
+
+    pub fn run<R: Runtime>(
+        &self,
+        client: &ComputeClient<R>,
+        (product, shape): (&Product, Shape),
+        (a, b, d): (&Handle, &Handle, &Handle),
+        scratch: &Handle,
+        tally: &Handle,
+    ) -> Result<(), String> {
+        let Some(term) = product.addend(d) else {
+            return self.multiply(client, shape, (a, b, d));
+        };
+        let needed = Self::scratch_bytes(product);
+        if scratch.size_in_used() < needed as u64 {
+            return Err(format!("the product {shape} needs {needed} bytes of scratch memory"));
+        }
+        let output = shape.output;
+        self.multiply(client, Shape { output: Precision::F32, ..shape }, (a, b, scratch))?;
+        let term = (!std::ptr::eq(term, d)).then_some(term);
+        addition::add(client, output, shape.m * shape.n, (scratch, term, d), tally);
+        Ok(())
+    }
+
+    fn multiply<R: Runtime>(
+        &self,
+        client: &ComputeClient<R>,
+        shape: Shape,
+        handles: (&Handle, &Handle, &Handle),
+    ) -> Result<(), String> {
+        let strategies = strategies(shape.input);
+        let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&shape).copied();
+        if let Some(index) = known {
+            return launch(&strategies[index], client, shape, handles)
+                .map_err(|e| format!("cubek refused the product {shape}, which it took before: {e}"));
+        }
+        client.flush().map_err(|e| format!("a kernel before the product {shape} failed: {e:?}"))?;
+        let mut refusals = Vec::new();
+        for (index, strategy) in strategies.iter().enumerate() {
+            match attempt(strategy, client, shape, handles) {
+                Ok(()) => {
+                    self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(shape, index);
+                    return Ok(());
+                }
+                Err(why) => refusals.push(format!("{strategy}: {why}")),
+            }
+        }
+        Err(format!("no kernel of cubek computes the product {shape}: {}", refusals.join("; ")))
+    }
+
+    /// The kernel that was found for a product without a term.
+    pub fn name(&self, shape: Shape) -> Option<String> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&shape).copied();
+        found.map(|index| strategies(shape.input)[index].to_string())
+    }
+}
+
+/// A launch whose result is looked at.
+fn attempt<R: Runtime>(
+    strategy: &Strategy,
+    client: &ComputeClient<R>,
+    shape: Shape,
+    handles: (&Handle, &Handle, &Handle),
+) -> Result<(), String> {
+    let own = client.create_from_slice(&[0; 4]);
+    samples::mark(client, shape, handles.2, &own);
+    launch(strategy, client, shape, handles)?;
+    samples::compare(client, shape, handles, &own)
+}

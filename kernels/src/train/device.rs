@@ -1,0 +1,163 @@
+//! Opens a device: the fastest of its ways that gives known answers, and the largest micro-batch for which it has memory.
+
+use super::known;
+use super::remote::RemoteTrainer;
+use super::{Trainer, TrainerOptions};
+use crate::config::ModelConfig;
+use crate::device::{DeviceError, DeviceInfo, Found};
+use starling_gpu::{Batch, Need, Opened, Session, Sizes, Ways};
+
+/// Memory of a device that compiled kernels, libraries and the batches' tokens take besides.
+const BESIDE: u64 = 512 << 20;
+
+/// A trainer on the device. `told` is what was said before it.
+pub fn open_device(
+    found: Found,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+    mut told: Vec<String>,
+) -> Result<Box<dyn Trainer>, DeviceError> {
+    let info = found.info.clone();
+    check_toolkit(&found)?;
+    let opened = Opened::new(found.device).map_err(|reason| failed(&info, reason))?;
+    let sizes = sizes(model);
+    let ways = true_ways(&opened, &info, model, &mut told)?;
+    let (session, sequences) = session(&opened, &info, &sizes, options, ways)?;
+    if sequences < options.batch {
+        told.push(format!(
+            "{info} has memory for {sequences} sequences at a time, and not for inner.batch = {}; a step has as many as \
+             before, in more parts",
+            options.batch
+        ));
+    }
+    told.push(format!("on {info} {}", session.ways()));
+    Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)))
+}
+
+/// A model's sizes as a device takes them.
+pub fn sizes(model: &ModelConfig) -> Sizes {
+    Sizes {
+        vocab: model.vocab,
+        width: model.d_model,
+        layers: model.layers,
+        heads: model.heads,
+        kv_heads: model.kv_heads,
+        ffn: model.ffn,
+        tokens: model.seq_len,
+        tied: model.tied,
+        theta: model.rope_theta,
+        eps: model.norm_eps as f32,
+    }
+}
+
+fn failed(info: &DeviceInfo, reason: String) -> DeviceError {
+    DeviceError::Failed { device: info.to_string(), reason }
+}
+
+#[cfg(feature = "cuda")]
+fn check_toolkit(found: &Found) -> Result<(), DeviceError> {
+    use starling_gpu::cuda::{Missing, missing};
+    if found.info.kind != crate::device::DeviceKind::Cuda {
+        return Ok(());
+    }
+    let device = found.info.to_string();
+    match missing() {
+        None => Ok(()),
+        Some(Missing::Compiler) => Err(DeviceError::NoCompiler { device }),
+        Some(Missing::Headers(folder)) => {
+            Err(DeviceError::NoHeaders { device, headers: folder.display().to_string() })
+        }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn check_toolkit(_: &Found) -> Result<(), DeviceError> {
+    Ok(())
+}
+
+/// The first way that gives known answers.
+fn true_ways(
+    opened: &Opened,
+    info: &DeviceInfo,
+    model: &ModelConfig,
+    told: &mut Vec<String>,
+) -> Result<Ways, DeviceError> {
+    let mut first = None;
+    for ways in opened.ways(&sizes(model)) {
+        match known::check(opened, model, ways) {
+            Ok(()) => return Ok(ways),
+            Err(reason) => {
+                told.push(format!("{info} does not do with {ways}: {reason}. Its next way is tried"));
+                first.get_or_insert(reason);
+            }
+        }
+    }
+    let reason = first.unwrap_or_else(|| "it has no way to train this model".into());
+    Err(DeviceError::Untrue { device: info.to_string(), reason })
+}
+
+/// The numbers of sequences, from the most, that divide a step evenly.
+fn divisions(options: &TrainerOptions) -> impl Iterator<Item = (usize, usize)> {
+    let all = options.batch * options.accumulate;
+    (1..=options.batch).rev().filter(move |sequences| all.is_multiple_of(*sequences)).map(move |n| (n, all / n))
+}
+
+/// The model with the largest micro-batch that fits, and its sequences.
+fn session(
+    opened: &Opened,
+    info: &DeviceInfo,
+    sizes: &Sizes,
+    options: &TrainerOptions,
+    ways: Ways,
+) -> Result<(Box<dyn Session>, usize), DeviceError> {
+    let (mut least, mut refused) = (Need::default(), None);
+    for (sequences, parts) in divisions(options) {
+        let batch = Batch::new(sizes, sequences, parts, ways);
+        least = Need::of(sizes, &batch);
+        let free = opened.free_memory().unwrap_or(u64::MAX);
+        if least.total.saturating_add(BESIDE) > free || least.largest > opened.largest() {
+            continue;
+        }
+        match opened.session(sizes, &batch, ways) {
+            Ok(session) => return Ok((session, sequences)),
+            // Another program may have taken the memory meanwhile.
+            Err(reason) => refused = Some(reason),
+        }
+    }
+    if let Some(reason) = refused {
+        return Err(failed(info, reason));
+    }
+    let device = info.to_string();
+    if least.largest > opened.largest() {
+        return Err(DeviceError::Buffer { device, need: least.largest >> 20, most: opened.largest() >> 20 });
+    }
+    let (need, free) = ((least.total + BESIDE) >> 20, opened.free_memory().unwrap_or_default() >> 20);
+    Err(DeviceError::Memory { device, need, free })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Layout;
+
+    #[test]
+    fn the_devices_layout_is_the_hosts_in_its_order() {
+        for tied in [true, false] {
+            let model = ModelConfig { tied, kv_heads: 2, ..ModelConfig::preset("0.1m").unwrap() };
+            let host = Layout::of(&model);
+            let device = starling_gpu::Layout::of(&sizes(&model));
+            let theirs: Vec<_> = device.weights().iter().map(|weight| (weight.host, weight.len())).collect();
+            let ours: Vec<_> = host.places().iter().map(|place| (place.offset, place.len())).collect();
+            assert_eq!(theirs, ours);
+            assert_eq!(device.host, model.schema().elements());
+        }
+    }
+
+    #[test]
+    fn a_step_is_divided_evenly() {
+        let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.0, 0.0);
+        let options =
+            TrainerOptions { batch: 6, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip };
+        assert_eq!(divisions(&options).collect::<Vec<_>>(), [(6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Known answers: a device trains a small model beside the CPU before it is trusted with a large one.
+//!
+//! Runtimes of devices log a kernel that does not compile, or memory that is not there, and go on with whatever is in
+//! their buffers.
+
+use super::device::sizes;
+use super::host::HostTrainer;
+use super::remote::RemoteTrainer;
+use super::{StepReport, Trainer, TrainerOptions};
+use crate::config::ModelConfig;
+use crate::device::{DeviceInfo, DeviceKind};
+use crate::init::initial_parameters;
+use starling_gpu::{Batch, Opened, Ways};
+
+/// Tokens of a known sequence: several tiles of attention, the last one not full.
+const TOKENS: usize = 200;
+const SEQUENCES: usize = 2;
+const RATE: f64 = 0.5;
+
+/// The largest errors, relative to the CPU's numbers: of the loss, of all gradients together, and of one tensor's.
+struct Limits {
+    loss: f64,
+    all: f64,
+    one: f64,
+}
+
+const BF16: Limits = Limits { loss: 4e-3, all: 2e-2, one: 8e-2 };
+const F32: Limits = Limits { loss: 1e-4, all: 1e-3, one: 5e-3 };
+
+/// A small model with the heads of `model`, so that the same kernels run.
+fn small(model: &ModelConfig) -> ModelConfig {
+    let kv_heads = model.kv_heads.min(2);
+    let heads = kv_heads * (model.heads / model.kv_heads);
+    ModelConfig {
+        vocab: model.vocab.min(320),
+        d_model: heads * model.head_dim(),
+        layers: 2,
+        heads,
+        kv_heads,
+        ffn: model.ffn.min(192),
+        seq_len: model.seq_len.min(TOKENS),
+        ..model.clone()
+    }
+}
+
+/// Options under which a step is nearly linear in its gradient: `eps` outweighs the second moment's root.
+fn options() -> TrainerOptions {
+    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 0.9, 0.1, 0.5);
+    TrainerOptions { batch: SEQUENCES, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip }
+}
+
+/// Tokens without a pattern that a wrong mask would not show in.
+fn tokens(model: &ModelConfig) -> Vec<u32> {
+    let count = 2 * SEQUENCES * (model.seq_len + 1);
+    let mut state = 1u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % model.vocab as u64) as u32
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// Whether the device trains as the CPU does, with these ways.
+///
+/// # Errors
+/// What it did not do, or did otherwise.
+pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), String> {
+    let (small, options) = (small(model), options());
+    let sizes = sizes(&small);
+    let session = opened.session(&sizes, &Batch::new(&sizes, SEQUENCES, options.accumulate, ways), ways)?;
+    let info = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "known answers".into(), why: String::new() };
+    let mut host = HostTrainer::new(info.clone(), &small, &options, Vec::new())?;
+    let mut device = RemoteTrainer::new(info, &small, &options, SEQUENCES, session, Vec::new());
+    let limits = if ways.bf16 { BF16 } else { F32 };
+    compare(&small, &limits, &mut device, &mut host)
+}
+
+/// The words of what a trainer could not do.
+fn words(error: super::TrainError) -> String {
+    match error {
+        super::TrainError::Device { reason, .. } => reason,
+        other => other.to_string(),
+    }
+}
+
+fn compare(
+    model: &ModelConfig,
+    limits: &Limits,
+    device: &mut dyn Trainer,
+    host: &mut dyn Trainer,
+) -> Result<(), String> {
+    let start = initial_parameters(model, 1);
+    let tokens = tokens(model);
+    let mut vectors = [(); 4].map(|()| vec![f32::NAN; start.len()]);
+    let [their_gradient, our_gradient, theirs, ours] = &mut vectors;
+    device.load(&start).map_err(words)?;
+    host.load(&start).map_err(words)?;
+    let report = device.gradient(&tokens, their_gradient).map_err(words)?;
+    let known = host.gradient(&tokens, our_gradient).map_err(words)?;
+    compare_reports("the first loss", limits, &report, &known)?;
+    compare_vectors("gradients", model, limits, their_gradient, our_gradient)?;
+    device.step(&tokens, RATE).map_err(words)?;
+    host.step(&tokens, RATE).map_err(words)?;
+    device.read(theirs).map_err(words)?;
+    host.read(ours).map_err(words)?;
+    for (theirs, (ours, start)) in theirs.iter_mut().zip(ours.iter_mut().zip(&start)) {
+        *theirs -= start;
+        *ours -= start;
+    }
+    compare_vectors("an optimizer's step", model, limits, theirs, ours)?;
+    let report = device.step(&tokens, RATE).map_err(words)?;
+    let known = host.step(&tokens, RATE).map_err(words)?;
+    compare_reports("the next loss", limits, &report, &known)
+}
+
+fn compare_reports(what: &str, limits: &Limits, device: &StepReport, known: &StepReport) -> Result<(), String> {
+    let apart = (device.loss - known.loss).abs() / known.loss;
+    let norms = (device.grad_norm - known.grad_norm).abs() / known.grad_norm;
+    match apart < limits.loss && norms < limits.all {
+        true => Ok(()),
+        false => Err(format!(
+            "{what} of known tokens is {:.5} where the CPU has {:.5}, and its gradient's norm {:.5} where the CPU has {:.5}",
+            device.loss, known.loss, device.grad_norm, known.grad_norm
+        )),
+    }
+}
+
+/// The squares of a difference and of the known numbers.
+fn squares(device: &[f32], known: &[f32]) -> [f64; 2] {
+    let pairs = device.iter().zip(known).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+    pairs.fold([0.0; 2], |[apart, size], (a, b)| [apart + (a - b) * (a - b), size + b * b])
+}
+
+fn compare_vectors(
+    what: &str,
+    model: &ModelConfig,
+    limits: &Limits,
+    device: &[f32],
+    known: &[f32],
+) -> Result<(), String> {
+    let [apart, size] = squares(device, known);
+    let all = (apart / size).sqrt();
+    // A comparison that refuses NaN too.
+    if !(all < limits.all) {
+        return Err(format!("{what} of known tokens are {all:.1e} apart from the CPU's (at most {:.0e})", limits.all));
+    }
+    for tensor in &model.schema().tensors {
+        let [apart, own] = squares(&device[tensor.range()], &known[tensor.range()]);
+        let one = (apart / own).sqrt();
+        // Tensors that weigh next to nothing are mostly rounding.
+        if own > 1e-4 * size && one > limits.one {
+            let name = &tensor.name;
+            return Err(format!("{what} of {name} are {one:.1e} apart from the CPU's (at most {:.0e})", limits.one));
+        }
+    }
+    Ok(())
+}
