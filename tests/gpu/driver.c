@@ -9,10 +9,12 @@
  *   STUB_MEMORY=81559  MiB of memory
  *   STUB_TAKEN=0       MiB of it that another process has taken: they are never free
  *   STUB_MOST=BYTES    allocations beyond these fail, although the memory looks free
- *   STUB_FAIL=N        the N-th allocation fails, from 1
+ *   STUB_FAIL=N        the N-th allocation and all later ones fail, from 1
  *   STUB_LOST=N        the device is lost at the N-th launch, from 1: that call and all later ones fail
  *   STUB_VERSION=13000 the CUDA version that the driver has; if it is set, modules of a newer one are refused
- *   STUB_KEEP=0        bytes that are copied in are dropped, which saves this machine's memory with large models
+ *   STUB_KEEP=0        large copies in are dropped, which saves this machine's memory with large models
+ *   STUB_TALLY=1       the trainer's own count of launches (kernels/gpu/src/launches.rs) comes back as if they had run,
+ *                      so that whole steps are counted; their reports stay without numbers
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,7 +43,7 @@ static const struct card CARDS[] = {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t used, peak, allocations, launches;
+static uint64_t used, peak, allocations, launches, tallied;
 static int lost, modules;
 
 static uint64_t number(const char *name, uint64_t otherwise) {
@@ -141,6 +143,7 @@ int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
 }
 int cuStreamDestroy_v2(void *stream) { (void)stream; return DONE; }
 int cuStreamSynchronize(void *stream) { (void)stream; note("SYNC stream\n"); return alive(); }
+int cuStreamGetCtx(void *stream, void **context) { (void)stream; *context = (void *)0x1000; return DONE; }
 int cuStreamQuery(void *stream) { (void)stream; return alive(); }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     (void)stream, (void)event, (void)flags;
@@ -165,7 +168,7 @@ static int take(Address *at, size_t bytes) {
     uint64_t fails = number("STUB_FAIL", 0), most = number("STUB_MOST", UINT64_MAX);
     void *pages = MAP_FAILED;
     allocations++;
-    int fits = used + taken + bytes <= memory() && used + bytes <= most && allocations != fails;
+    int fits = used + taken + bytes <= memory() && used + bytes <= most && (!fails || allocations < fails);
     int way = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (fits) pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, way, -1, 0);
     struct block *block = pages == MAP_FAILED ? NULL : malloc(sizeof *block);
@@ -221,30 +224,35 @@ int cuMemAllocHost_v2(void **at, size_t bytes) {
 int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { (void)flags; return cuMemAllocHost_v2(at, bytes); }
 int cuMemFreeHost(void *at) { free(at); return DONE; }
 
-/* Copies. */
+/* Copies. A tally goes in before the launches that it counts and comes out after them; its count is word 64. */
 
-static int copy_in(Address to, const void *from, size_t bytes, const char *name) {
+enum { SMALL = 4096, TALLY_BYTES = 512, TALLY_WORD = 64 };
+
+static int copy_in(Address to, const void *from, size_t bytes) {
     if (alive()) return LOST;
-    note("%s %zu\n", name, bytes);
-    if (number("STUB_KEEP", 1)) memcpy((void *)(uintptr_t)to, from, bytes);
+    note("IN %zu\n", bytes);
+    if (bytes == TALLY_BYTES) __atomic_store_n(&tallied, 0, __ATOMIC_RELEASE);
+    if (bytes <= SMALL || number("STUB_KEEP", 1)) memcpy((void *)(uintptr_t)to, from, bytes);
     return DONE;
 }
-static int copy_out(void *to, Address from, size_t bytes, const char *name) {
+static int copy_out(void *to, Address from, size_t bytes) {
     if (alive()) return LOST;
-    note("%s %zu\n", name, bytes);
+    note("OUT %zu\n", bytes);
     memcpy(to, (void *)(uintptr_t)from, bytes);
+    if (bytes == TALLY_BYTES && number("STUB_TALLY", 0))
+        ((uint32_t *)to)[TALLY_WORD] = (uint32_t)__atomic_load_n(&tallied, __ATOMIC_ACQUIRE);
     return DONE;
 }
 int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
     (void)stream;
-    return copy_in(to, from, bytes, "IN");
+    return copy_in(to, from, bytes);
 }
-int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) { return copy_in(to, from, bytes, "IN"); }
+int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) { return copy_in(to, from, bytes); }
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
     (void)stream;
-    return copy_out(to, from, bytes, "OUT");
+    return copy_out(to, from, bytes);
 }
-int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) { return copy_out(to, from, bytes, "OUT"); }
+int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) { return copy_out(to, from, bytes); }
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
     (void)stream, (void)to, (void)from;
     note("WITHIN %zu\n", bytes);
@@ -276,6 +284,8 @@ int cuMemcpy2DAsync_v2(const struct rectangle *r, void *stream) {
     (void)stream;
     if (alive()) return LOST;
     int in = r->from_kind == HOST;
+    if (r->height == 1 && in) return copy_in(r->to_device, r->from_host, r->width);
+    if (r->height == 1) return copy_out(r->to_host, r->from_device, r->width);
     note("%s %zu\n", in ? "IN" : "OUT", r->width * r->height);
     const char *from = in ? r->from_host : (const void *)(uintptr_t)r->from_device;
     char *to = r->to_kind == HOST ? r->to_host : (void *)(uintptr_t)r->to_device;
@@ -286,8 +296,9 @@ int cuMemcpy2DAsync_v2(const struct rectangle *r, void *stream) {
 
 /* Modules and launches. */
 
-struct module { int number; };
-struct function { char name[480]; };
+/* Kernels with an addition to memory that nothing else interrupts are those that tally themselves. */
+struct module { int number, tallies; };
+struct function { int tallies; char name[480]; };
 
 static void dump(const char *image, int number) {
     const char *folder = getenv("STUB_PTX");
@@ -314,6 +325,7 @@ int cuModuleLoadData(void **module, const void *image) {
     struct module *made = malloc(sizeof *made);
     if (!made) return NO_MEMORY;
     made->number = __atomic_fetch_add(&modules, 1, __ATOMIC_RELAXED);
+    made->tallies = strstr(image, "atom.") != NULL;
     dump(image, made->number);
     note("MODULE %d\n", made->number);
     *module = made;
@@ -327,6 +339,7 @@ int cuModuleUnload(void *module) { free(module); return DONE; }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     struct function *made = malloc(sizeof *made);
     if (!made) return NO_MEMORY;
+    made->tallies = ((struct module *)module)->tallies;
     snprintf(made->name, sizeof made->name, "%d:%s", ((struct module *)module)->number, name);
     *function = made;
     return DONE;
@@ -346,6 +359,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     if (__atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED) == number("STUB_LOST", 0))
         __atomic_store_n(&lost, 1, __ATOMIC_RELEASE);
     if (alive()) return LOST;
+    if (((struct function *)function)->tallies) __atomic_add_fetch(&tallied, 1, __ATOMIC_RELAXED);
     note("LAUNCH %s grid %ux%ux%u block %ux%ux%u shared %u\n", ((struct function *)function)->name, gx, gy, gz, bx, by,
          bz, shared);
     return DONE;

@@ -75,6 +75,9 @@ def counts(path, case, log):
                 wrong.append(f"{case}: {counted[column]} {column} in a {name}, at most {bound}")
         if any(counted.values()):
             print(f"{'':<12} {name:<6}" + "".join(f"{cell:>15}" for cell in cells))
+    if not found.get("step", ({"out": 0}, None))[0]["out"]:
+        said = os.path.join(os.path.dirname(log), "said")
+        wrong.append(f"{case}: no step came to its report; {said} says why")
     return wrong + [f"{case}: the log has nothing for the limit of {what} in a {name}" for name, what in most]
 
 
@@ -102,11 +105,12 @@ def modules(path, architecture, ptxas, log, folder):
     names = sorted(name for name in os.listdir(folder) if name.endswith(".ptx"))
     with ThreadPoolExecutor(os.cpu_count()) as team:
         results = list(team.map(lambda name: assemble(ptxas, architecture, os.path.join(folder, name)), names))
-    wrong, spilling, cores = [], 0, 0
+    wrong, spilling, cores, broken = [], 0, 0, 0
     for name, (entry, registers, spilled, instructions, error) in zip(names, results):
         times = launched[int(name.split(".")[0])]
         cores += bool(instructions and times)
-        if error:
+        broken += bool(error)
+        if error and broken == 1:
             wrong.append(f"{architecture}: {name} ({entry}) does not assemble: {' '.join(error)}")
         if spilled:
             spilling += 1
@@ -118,6 +122,8 @@ def modules(path, architecture, ptxas, log, folder):
         f"{architecture}: {len(names)} kernels assembled, {spilling} spill, at most {most} registers; "
         f"kernels of a step on tensor cores: {cores} (at least {least})"
     )
+    if broken > 1:
+        wrong.append(f"{architecture}: {broken - 1} more do not")
     if cores < least:
         wrong.append(f"{architecture}: kernels of a step on tensor cores: {cores}, at least {least}")
     return wrong
