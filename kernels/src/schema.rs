@@ -112,6 +112,7 @@ impl Place {
         self.shape.iter().product()
     }
 
+    #[cfg(test)]
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len()
     }
@@ -154,6 +155,7 @@ impl Layout {
     }
 
     /// Every place once, in the order of the flat vector.
+    #[cfg(test)]
     pub fn places(&self) -> Vec<&Place> {
         let layers = self.layers.iter();
         let layers = layers.flat_map(|l| [&l.attention_norm, &l.qkv, &l.out, &l.mlp_norm, &l.gate_up, &l.down]);

@@ -1,8 +1,8 @@
 //! The memory of a trainer on a device: every buffer, set aside once.
 
-use crate::opened::Ways;
-use crate::products;
+use crate::products::{self, Add, Form, Output, Product};
 use crate::sizes::{ALIGN, Layout, Sizes};
+use crate::ways::Ways;
 use crate::{embed, norm, total};
 
 /// The batch for which memory is set aside.
@@ -23,7 +23,7 @@ impl Batch {
     pub fn new(sizes: &Sizes, sequences: usize, parts: usize, ways: Ways) -> Self {
         let activation = if ways.bf16 { 2 } else { 4 };
         let rows = sequences * sizes.tokens;
-        let shapes = crate::pass::products(sizes, rows, chunk_rows(rows, sizes.vocab));
+        let shapes = step_products(sizes, rows);
         Self { sequences, parts, activation, products: products::scratch(&shapes, ways.cublas) }
     }
 
@@ -45,6 +45,23 @@ const LOGITS: usize = 1 << 25;
 pub fn chunk_rows(rows: usize, vocab: usize) -> usize {
     let fit = (LOGITS / vocab.max(1)) / ALIGN * ALIGN;
     rows.min(fit.max(ALIGN))
+}
+
+/// The products of a step with so many rows: what memory they need is known before any is set aside.
+pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
+    let chunk = chunk_rows(rows, sizes.vocab);
+    let (d, ffn, vocab, qkv) = (sizes.width, sizes.ffn, sizes.vocab, sizes.qkv());
+    let layer = [(qkv, d), (d, d), (2 * ffn, d), (d, ffn)].map(|(out, width)| (rows, out, width));
+    let all = layer.into_iter().chain([(chunk, vocab, d)]);
+    let add = || Add::Into;
+    let shapes = all.flat_map(|(rows, out, width)| {
+        [
+            Product { form: Form::Forward, m: rows, n: out, k: width, output: Output::Activation, add: add() },
+            Product { form: Form::Input, m: rows, n: width, k: out, output: Output::Activation, add: add() },
+            Product { form: Form::Weight, m: out, n: width, k: rows, output: Output::Float, add: add() },
+        ]
+    });
+    shapes.collect()
 }
 
 /// Buffers of one layer; with R rows (sequences x tokens) and activations A.

@@ -1,7 +1,7 @@
 //! The operations with activations of 16 bits. Adapters have f16 rather than bf16, so this stands for both.
 
 use crate::trial::{Trial, close, noise};
-use crate::{adamw, cross_entropy, embed, fill, norm, rope, swiglu};
+use crate::{adamw, cross_entropy, embed, norm, rope, swiglu};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 use half::f16;

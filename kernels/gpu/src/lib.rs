@@ -33,6 +33,7 @@ mod swiglu;
 mod team;
 mod total;
 mod transfer;
+mod ways;
 mod words;
 
 #[cfg(all(test, feature = "cuda"))]
@@ -48,6 +49,7 @@ mod trial;
 
 pub use buffers::{Batch, Need};
 pub use measure::Timed;
-pub use opened::{Device, Opened, Ways, settle};
+pub use opened::{Device, Opened, settle};
 pub use session::{Moment, Report, Session, Update};
 pub use sizes::{Layout, Sizes, Weight};
+pub use ways::Ways;

@@ -4,15 +4,15 @@ use crate::attention::{self, Way};
 use crate::buffers::{Batch, Buffers, Need};
 use crate::embed::Segments;
 use crate::launches::Tally;
-use crate::opened::Ways;
 use crate::products::{Precision, Products};
 use crate::session::{Moment, Report, Session, Update};
 use crate::sizes::{ALIGN, Layout, Sizes, Weight};
-use crate::transfer::{self, Places};
-use crate::{adamw, fill, rope, words};
 use crate::total::{self, Total};
-use cubecl::prelude::*;
+use crate::transfer::{self, Places};
+use crate::ways::Ways;
+use crate::{adamw, fill, rope, words};
 use cubecl::MemoryAllocationMode;
+use cubecl::prelude::*;
 use cubecl::server::Handle;
 use std::marker::PhantomData;
 
@@ -29,6 +29,8 @@ pub struct Machine<R: Runtime, A: Float + CubeElement> {
     pub(crate) gain_places: Handle,
     places: Places,
     told: String,
+    /// The count of the first launches, until it is looked at.
+    begun: Option<Tally>,
     activation: PhantomData<A>,
 }
 
@@ -44,7 +46,7 @@ pub struct Part {
 }
 
 impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
-    /// Sets memory aside and fills it with zeros.
+    /// Sets memory aside and fills it with zeros, without waiting: see [`Session::check`].
     ///
     /// # Errors
     /// The device's words.
@@ -62,7 +64,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         // SAFETY: as above.
         unsafe { client.allocation_mode(MemoryAllocationMode::Auto) };
         let gains: Vec<u32> = layout.gains().iter().map(|gain| gain.device as u32).collect();
-        let machine = Self {
+        let mut machine = Self {
             gain_places: client.create_from_slice(bytemuck::cast_slice(&gains)),
             places: Places::of(&layout),
             way: if ways.tensor_cores { Way::TensorCores } else { Way::Portable },
@@ -73,14 +75,15 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
             layout,
             buffers,
             products,
+            begun: None,
             activation: PhantomData,
         };
-        machine.begin()?;
+        machine.begun = Some(machine.begin());
         Ok(machine)
     }
 
     /// Zeros where padding or the first round reads them, and the rotary embedding's tables.
-    fn begin(&self) -> Result<(), String> {
+    fn begin(&self) -> Tally {
         let (tally, device) = (Tally::new(&self.client), self.layout.device);
         let Buffers { master, gradient, moments: [first, second], losses, cos, sin, .. } = &self.buffers;
         let sizes = &self.sizes;
@@ -94,7 +97,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
             fill::convert::<R, f32>(&self.client, &source, target, table.len(), tally.of(1));
         }
         self.copy_weights(&tally);
-        self.finish::<0>(&tally).map(|_| ())
+        tally
     }
 
     /// A weight as products read it.
@@ -192,6 +195,10 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
 
     fn need(&self) -> Need {
         Need::of(&self.sizes, &self.batch)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.begun.take().map_or(Ok(()), |tally| self.finish::<0>(&tally).map(|_| ()))
     }
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), String> {

@@ -1,11 +1,11 @@
 //! Times of single operations, for benches.
 
 use crate::attention::{self, Shape, Way};
-use crate::buffers::chunk_rows;
+use crate::buffers::step_products;
 use crate::launches::Tally;
-use crate::opened::Ways;
 use crate::products::{self, Add, Form, Output, Precision, Product, Products};
 use crate::sizes::Sizes;
+use crate::ways::Ways;
 use crate::words;
 use cubecl::prelude::*;
 use std::time::Instant;
@@ -68,7 +68,7 @@ pub fn products<R: Runtime>(client: &ComputeClient<R>, sizes: &Sizes, sequences:
         true => Products::open(client, precision).0,
         false => Products::open_portable(precision),
     };
-    let shapes = crate::pass::products(sizes, rows, chunk_rows(rows, sizes.vocab));
+    let shapes = step_products(sizes, rows);
     let scratch = client.empty(products::scratch(&shapes, ways.cublas).max(4));
     let timed = shapes.into_iter().map(|product| {
         let Product { form, m, n, k, output, .. } = product;
@@ -80,9 +80,8 @@ pub fn products<R: Runtime>(client: &ComputeClient<R>, sizes: &Sizes, sequences:
         let a = client.empty(bytes(m * k, Output::Activation));
         let b = client.empty(bytes(n * k, Output::Activation));
         let d = client.empty(bytes(m * n, output));
-        let run = |tally: &Tally| {
-            engine.run(client, &product, &a, &b, &d, &scratch, tally.of(engine.launches(&product)))
-        };
+        let run =
+            |tally: &Tally| engine.run(client, &product, &a, &b, &d, &scratch, tally.of(engine.launches(&product)));
         let seconds = words::guarded(|| seconds(client, run)).and_then(|told| told);
         let form = [Form::Forward, Form::Input, Form::Weight].iter().position(|known| *known == form);
         ([form.unwrap_or_default(), m, n, k], seconds)

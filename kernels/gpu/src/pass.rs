@@ -102,13 +102,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         norm::forward::<R, A>(&self.client, x, gain, [normed, inverse], sizes, tally.of(1));
     }
 
-    fn attend(
-        &self,
-        part: &Part,
-        layer: &Layer,
-        kept: &LayerBuffers<Handle>,
-        tally: &Tally,
-    ) -> Result<(), String> {
+    fn attend(&self, part: &Part, layer: &Layer, kept: &LayerBuffers<Handle>, tally: &Tally) -> Result<(), String> {
         let rows = self.rows(part);
         self.norm(rows, &kept.x, &layer.attention_norm, (&kept.normed, &kept.inverse), tally);
         self.linear(rows, &kept.normed, &layer.qkv, &kept.qkv, None, tally)?;
@@ -249,21 +243,4 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         self.norm_back(rows, (&kept.x, &kept.inverse), (&layer.attention_norm, number), norm::Into::Add, tally);
         Ok(())
     }
-}
-
-/// The products of a step with so many rows, of which `chunk` have their logits at once: what memory they need is known
-/// before any is set aside.
-pub fn products(sizes: &Sizes, rows: usize, chunk: usize) -> Vec<Product> {
-    let (d, ffn, vocab, qkv) = (sizes.width, sizes.ffn, sizes.vocab, sizes.qkv());
-    let layer = [(qkv, d), (d, d), (2 * ffn, d), (d, ffn)].map(|(out, width)| (rows, out, width));
-    let all = layer.into_iter().chain([(chunk, vocab, d)]);
-    let add = || Add::Into;
-    let shapes = all.flat_map(|(rows, out, width)| {
-        [
-            Product { form: Form::Forward, m: rows, n: out, k: width, output: Output::Activation, add: add() },
-            Product { form: Form::Input, m: rows, n: width, k: out, output: Output::Activation, add: add() },
-            Product { form: Form::Weight, m: out, n: width, k: rows, output: Output::Float, add: add() },
-        ]
-    });
-    shapes.collect()
 }

@@ -43,6 +43,9 @@ pub trait Session: Send {
     /// The memory that was set aside.
     fn need(&self) -> Need;
 
+    /// Waits for the memory that was set aside, and finds out whether it is there.
+    fn check(&mut self) -> Result<(), String>;
+
     /// Replaces the parameters.
     fn load(&mut self, parameters: &[f32]) -> Result<(), String>;
 

@@ -13,7 +13,6 @@
 //!
 //! Decoders are strict and all-or-nothing: on an error the destination is as it was.
 
-
 mod bf16;
 mod bits;
 mod error;

@@ -2,6 +2,7 @@
 
 use super::known;
 use super::remote::RemoteTrainer;
+use super::session::{open_session, sizes};
 use super::{Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceError, DeviceInfo, Found};
@@ -34,22 +35,6 @@ pub fn open_device(
     Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)))
 }
 
-/// A model's sizes as a device takes them.
-pub fn sizes(model: &ModelConfig) -> Sizes {
-    Sizes {
-        vocab: model.vocab,
-        width: model.d_model,
-        layers: model.layers,
-        heads: model.heads,
-        kv_heads: model.kv_heads,
-        ffn: model.ffn,
-        tokens: model.seq_len,
-        tied: model.tied,
-        theta: model.rope_theta,
-        eps: model.norm_eps as f32,
-    }
-}
-
 fn failed(info: &DeviceInfo, reason: String) -> DeviceError {
     DeviceError::Failed { device: info.to_string(), reason }
 }
@@ -64,9 +49,7 @@ fn check_toolkit(found: &Found) -> Result<(), DeviceError> {
     match missing() {
         None => Ok(()),
         Some(Missing::Compiler) => Err(DeviceError::NoCompiler { device }),
-        Some(Missing::Headers(folder)) => {
-            Err(DeviceError::NoHeaders { device, headers: folder.display().to_string() })
-        }
+        Some(Missing::Headers(folder)) => Err(DeviceError::NoHeaders { device, headers: folder.display().to_string() }),
     }
 }
 
@@ -118,7 +101,7 @@ fn session(
         if least.total.saturating_add(BESIDE) > free || least.largest > opened.largest() {
             continue;
         }
-        match opened.session(sizes, &batch, ways) {
+        match open_session(opened, sizes, &batch, ways) {
             Ok(session) => return Ok((session, sequences)),
             // Another program may have taken the memory meanwhile.
             Err(reason) => refused = Some(reason),
@@ -156,8 +139,7 @@ mod tests {
     #[test]
     fn a_step_is_divided_evenly() {
         let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.0, 0.0);
-        let options =
-            TrainerOptions { batch: 6, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip };
+        let options = TrainerOptions { batch: 6, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip };
         assert_eq!(divisions(&options).collect::<Vec<_>>(), [(6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]);
     }
 }

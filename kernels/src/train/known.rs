@@ -3,9 +3,9 @@
 //! Runtimes of devices log a kernel that does not compile, or memory that is not there, and go on with whatever is in
 //! their buffers.
 
-use super::device::sizes;
 use super::host::HostTrainer;
 use super::remote::RemoteTrainer;
+use super::session::{open_session, sizes};
 use super::{StepReport, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceInfo, DeviceKind};
@@ -67,7 +67,8 @@ fn tokens(model: &ModelConfig) -> Vec<u32> {
 pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), String> {
     let (small, options) = (small(model), options());
     let sizes = sizes(&small);
-    let session = opened.session(&sizes, &Batch::new(&sizes, SEQUENCES, options.accumulate, ways), ways)?;
+    let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways);
+    let session = open_session(opened, &sizes, &batch, ways)?;
     let info = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "known answers".into(), why: String::new() };
     let mut host = HostTrainer::new(info.clone(), &small, &options, Vec::new())?;
     let mut device = RemoteTrainer::new(info, &small, &options, SEQUENCES, session, Vec::new());

@@ -6,6 +6,7 @@ mod host;
 mod known;
 mod open;
 mod remote;
+mod session;
 
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;

@@ -20,7 +20,7 @@ pub(super) fn rows<R: Runtime, A: Float>(
     tally: &Handle,
 ) {
     let Shape { batch, tokens, heads, head_dim, .. } = shape;
-    let vector = super::portable::vector(head_dim);
+    let vector = vector::<R, A>(client, head_dim);
     let vectors = shape.rows() * heads * head_dim / vector;
     let blocks = tokens.div_ceil(ROWS);
     // SAFETY: the kernel tests its bounds, and the lengths are the buffers'.
@@ -39,6 +39,13 @@ pub(super) fn rows<R: Runtime, A: Float>(
             head_dim / vector,
         );
     }
+}
+
+/// Elements that one access moves: 16 bytes where the row and the device allow.
+fn vector<R: Runtime, A: Float>(client: &ComputeClient<R>, head_dim: usize) -> usize {
+    let narrow = A::as_type_native().is_some_and(|ty| ty.storage_type().size() == 2);
+    let wide = narrow && head_dim.is_multiple_of(8) && client.properties().hardware.max_vector_size >= 8;
+    if wide { 8 } else { super::portable::vector(head_dim) }
 }
 
 /// A cube sums [`ROWS`] tokens of one head; [`SHARERS`] units add up parts of a row, and the first of them the parts.

@@ -4,15 +4,28 @@
 //! of each row is kept for the backward pass, which computes the scores again (Dao et al. 2022, arXiv 2205.14135; Dao
 //! 2023, arXiv 2307.08691). All sums are in f32 and in a fixed order.
 
+#![allow(clippy::too_many_arguments)]
+
 mod delta;
+mod parts;
 pub mod portable;
 mod shape;
 mod tensor;
+mod way;
 
-pub use shape::{Shape, Way, ways};
+pub use shape::Shape;
+pub use way::{Way, ways};
+
+#[cfg(all(test, feature = "cuda"))]
+mod cuda_test;
+#[cfg(test)]
+mod portable_test;
+#[cfg(test)]
+mod reference;
 
 use cubecl::prelude::*;
 use cubecl::server::Handle;
+use way::check;
 
 /// Launches of [`forward`] and of [`backward`].
 pub const FORWARD: u32 = 1;
@@ -27,7 +40,6 @@ pub const BACKWARD: u32 = 3;
 /// # Errors
 ///
 /// The shape is impossible, or the device cannot go this way.
-#[allow(clippy::too_many_arguments)]
 pub fn forward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     way: Way,
@@ -37,7 +49,7 @@ pub fn forward<R: Runtime, A: Float>(
     lse: &Handle,
     tally: &Handle,
 ) -> Result<(), String> {
-    shape::check::<R, A>(client, way, shape)?;
+    check::<R, A>(client, way, shape)?;
     match way {
         Way::Portable => portable::forward::<R, A>(client, shape, qkv, out, lse, tally),
         Way::TensorCores => {
@@ -49,13 +61,12 @@ pub fn forward<R: Runtime, A: Float>(
 
 /// The gradient of [`forward`]: writes all of `dqkv`, shaped like `qkv`.
 ///
-/// `dout` is shaped like `out`, and `dsum` is scratch, `[batch, heads, tokens]` of f32 (see [`Shape::scratch_bytes`]).
+/// `dout` is shaped like `out`, and `dsum` is scratch, `[batch, heads, tokens]` of f32.
 /// The gradients of keys and values are sums over the heads of a group, in a fixed order. Three launches.
 ///
 /// # Errors
 ///
 /// The shape is impossible, or the device cannot go this way.
-#[allow(clippy::too_many_arguments)]
 pub fn backward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     way: Way,
@@ -68,10 +79,13 @@ pub fn backward<R: Runtime, A: Float>(
     dqkv: &Handle,
     tally: &Handle,
 ) -> Result<(), String> {
-    shape::check::<R, A>(client, way, shape)?;
+    check::<R, A>(client, way, shape)?;
     delta::rows::<R, A>(client, shape, out, dout, dsum, tally);
     match way {
         Way::Portable => portable::backward::<R, A>(client, shape, qkv, dout, lse, dsum, dqkv, tally),
-        Way::TensorCores => Err("no tensor cores yet".into()),
+        Way::TensorCores => {
+            tensor::backward::<R, A>(client, shape, qkv, dout, lse, dsum, dqkv, tally);
+            Ok(())
+        }
     }
 }

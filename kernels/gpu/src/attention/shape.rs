@@ -1,10 +1,6 @@
-//! Sizes of an attention, and the ways in which a device can compute it.
+//! Sizes of an attention.
 
-use super::portable;
 use crate::sizes::Sizes;
-use cubecl::ir::features::MmaConfig;
-use cubecl::ir::{ElemType, FloatKind, StorageType};
-use cubecl::prelude::*;
 
 /// Sizes of one attention layer's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,12 +39,8 @@ impl Shape {
         self.rows() * self.heads
     }
 
-    /// Bytes of the backward pass's scratch `dsum`.
-    pub fn scratch_bytes(&self) -> usize {
-        self.sums() * size_of::<f32>()
-    }
-
-    fn sound(&self) -> Result<(), String> {
+    /// Whether the kernels can count it.
+    pub fn sound(&self) -> Result<(), String> {
         let Shape { batch, tokens, heads, kv_heads, head_dim } = *self;
         if [batch, tokens, heads, kv_heads, head_dim].contains(&0) {
             return Err(format!("attention of no size: {self:?}"));
@@ -62,49 +54,4 @@ impl Shape {
         }
         Ok(())
     }
-}
-
-/// How the kernels compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// In f32 arithmetic, on every device.
-    Portable,
-    /// On tensor cores: NVIDIA from Ampere on, activations in bf16, a head dimension of 32, 64 or 128.
-    TensorCores,
-}
-
-/// All ways possible for activations of type `A`, the fastest first.
-pub fn ways<R: Runtime, A: Float>(client: &ComputeClient<R>, shape: Shape) -> Vec<Way> {
-    let all = [Way::TensorCores, Way::Portable];
-    all.into_iter().filter(|&way| check::<R, A>(client, way, shape).is_ok()).collect()
-}
-
-/// Whether the device can go this way.
-pub(super) fn check<R: Runtime, A: Float>(client: &ComputeClient<R>, way: Way, shape: Shape) -> Result<(), String> {
-    shape.sound()?;
-    match way {
-        Way::Portable => portable::fits(client, shape),
-        Way::TensorCores => tensor_cores::<R, A>(client, shape),
-    }
-}
-
-/// Whether the device offers all that the tensor cores' kernels use.
-fn tensor_cores<R: Runtime, A: Float>(client: &ComputeClient<R>, shape: Shape) -> Result<(), String> {
-    let bf16: StorageType = ElemType::Float(FloatKind::BF16).into();
-    let f32: StorageType = ElemType::Float(FloatKind::F32).into();
-    if A::as_type_native().map(|ty| ty.storage_type()) != Some(bf16) {
-        return Err("tensor cores need activations in bf16".into());
-    }
-    if ![32, 64, 128].contains(&shape.head_dim) {
-        return Err(format!("tensor cores need heads of 32, 64 or 128 elements, not {}", shape.head_dim));
-    }
-    let properties = client.properties();
-    let product = MmaConfig { a_type: bf16, b_type: bf16, cd_type: f32, m: 16, n: 8, k: 16 };
-    let matmul = &properties.features.matmul;
-    let offered = matmul.mma.contains(&product) && matmul.ldmatrix.contains(&bf16) && properties.features.copy_async;
-    let plane = (properties.hardware.plane_size_min, properties.hardware.plane_size_max);
-    if !offered || plane != (32, 32) {
-        return Err("the device lacks products of bf16 with known registers, or asynchronous copies".into());
-    }
-    Ok(())
 }

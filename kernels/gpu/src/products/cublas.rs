@@ -71,7 +71,7 @@ impl Cublas {
         if [Some(a), Some(b), Some(d), c].into_iter().flatten().any(|handle| handle.stream != self.stream.id()) {
             return Err(format!("a matrix of the product {shape} belongs to another stream"));
         }
-        if scratch.size_in_used() < WORKSPACE as u64 || scratch.offset_start.unwrap_or(0) % 256 != 0 {
+        if scratch.size_in_used() < WORKSPACE as u64 || !scratch.offset_start.unwrap_or(0).is_multiple_of(256) {
             return Err(format!("the product {shape} needs {WORKSPACE} bytes of scratch memory, aligned to 256"));
         }
         self.failed()?;
@@ -296,7 +296,7 @@ impl Call {
             let resource = resource.map_err(|e| format!("a matrix of the product {shape} has no memory: {e:?}"))?;
             *pointer = resource.resource().ptr as Raw;
         }
-        if pointers.iter().any(|pointer| pointer.is_null() || pointer.addr() % 256 != 0) {
+        if pointers.iter().any(|pointer| pointer.is_null() || !pointer.addr().is_multiple_of(256)) {
             return Err(format!("a matrix of the product {shape} is not aligned to 256 bytes"));
         }
         let Plan { session, operation, left, right, result, algorithm } = plan;

@@ -51,16 +51,6 @@ impl<R: Runtime> Products<R> {
         Self { precision, engine: Engine::Portable(Portable::default()), runtime: PhantomData }
     }
 
-    /// Bytes of scratch memory that any of the products needs, for one run at a time. `Add::Into` and `Add::From` need the
-    /// same.
-    pub fn scratch_bytes(&self, products: &[Product]) -> usize {
-        match &self.engine {
-            Engine::Portable(_) => products.iter().map(Portable::scratch_bytes).max().unwrap_or(0),
-            #[cfg(feature = "cuda")]
-            Engine::Cublas(_) => super::cublas::WORKSPACE,
-        }
-    }
-
     /// How many launches of a run the tally counts. The kernels of cubek and cuBLASLt do not count.
     pub fn launches(&self, product: &Product) -> u32 {
         match (&self.engine, &product.add) {
@@ -71,7 +61,7 @@ impl<R: Runtime> Products<R> {
 
     /// Enqueues a product, in the order of the client's launches. `a`, `b` and `d` are the matrices of [`Product::form`];
     /// parts begin at multiples of 256 bytes. `a` and `b` are of the type of activations. `scratch` has
-    /// [`Self::scratch_bytes`]; the launches of a client may share it.
+    /// the bytes of [`super::scratch`]; the launches of a client may share it.
     ///
     /// The first run of a shape chooses its algorithm and waits for the device; later ones do not wait.
     ///
@@ -108,19 +98,6 @@ impl<R: Runtime> Products<R> {
             Engine::Portable(_) => Ok(()),
             #[cfg(feature = "cuda")]
             Engine::Cublas(cublas) => cublas.check(),
-        }
-    }
-
-    /// The name of the kernel that a run of `product` launches, once one was found.
-    pub fn kernel(&self, product: &Product) -> Option<String> {
-        let mut shape = product.shape(self.precision);
-        if !matches!(product.add, Add::None) {
-            shape.output = Precision::F32;
-        }
-        match &self.engine {
-            Engine::Portable(portable) => portable.name(shape),
-            #[cfg(feature = "cuda")]
-            Engine::Cublas(_) => None,
         }
     }
 }

@@ -13,6 +13,11 @@ mod samples;
 #[cfg(feature = "cuda")]
 mod stream;
 
+#[cfg(all(test, feature = "cuda"))]
+mod cuda_test;
+#[cfg(test)]
+mod portable_test;
+
 pub use engine::Products;
 pub use product::{Add, Form, Output, Precision, Product};
 

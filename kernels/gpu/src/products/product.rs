@@ -104,7 +104,7 @@ impl Product {
     pub(crate) fn check(&self, input: Precision, a: &Handle, b: &Handle, d: &Handle) -> Result<Shape, String> {
         let shape = self.shape(input);
         let (m, n, k) = (self.m, self.n, self.k);
-        let counts = [(m, k), (n, k), (m, n)].map(|(rows, columns)| rows.checked_mul(columns).unwrap_or(usize::MAX));
+        let counts = [(m, k), (n, k), (m, n)].map(|(rows, columns)| rows.saturating_mul(columns));
         if counts.contains(&0) || counts.iter().any(|count| *count > u32::MAX as usize) {
             return Err(format!("the product {shape} is empty or too large"));
         }
@@ -118,7 +118,7 @@ impl Product {
             if has < bytes as u64 {
                 return Err(format!("{name} has {has} bytes and the product {shape} needs {bytes}"));
             }
-            if begin % 256 != 0 {
+            if !begin.is_multiple_of(256) {
                 return Err(format!("{name} of the product {shape} begins at byte {begin}, which 256 does not divide"));
             }
         }

@@ -1,6 +1,7 @@
 //! The portable forward pass.
 
-use super::tile::{Tile, add_weighted, behind, load, nothing, products, store};
+use super::tile::{Tile, add_weighted, load, nothing, products, store};
+use crate::attention::parts::{behind, filled, parts};
 use crate::launches::count;
 use cubecl::prelude::*;
 
@@ -36,50 +37,23 @@ pub(super) fn forward_kernel<A: Float, N: Size>(
     let batch = CUBE_POS_Y as usize;
     // Later blocks have more keys, so that they start first.
     let first = behind(CUBE_COUNT_Z, CUBE_POS_Z) as usize * rows;
-    let pitch = (heads + 2 * kv_heads) * dim;
-    let start = batch * tokens * pitch;
-    let key_start = start + (heads + head / (heads / kv_heads)) * dim;
-    let value_start = key_start + kv_heads * dim;
-    load(qkv, &mut queries, start + head * dim, pitch, first, tokens, rows, tile);
+    let part = parts(batch, head, tokens, heads, kv_heads, dim);
+    load(qkv, &mut queries, part.queries, part.pitch, first, tokens, rows, tile);
 
-    let mut highest = Array::<f32>::new(tile.down);
-    let mut totals = Array::<f32>::new(tile.down);
-    #[unroll]
-    for r in 0..tile.down {
-        highest[r] = LOWEST;
-        totals[r] = 0.0f32;
-    }
+    let mut highest = filled(LOWEST.runtime(), tile.down);
+    let mut totals = filled(0.0f32, tile.down);
     let mut results = nothing::<N>(tile);
 
     let end = min(tokens, first + rows);
     let mut key = 0usize;
     while key < end {
-        load(qkv, &mut keys, key_start, pitch, key, tokens, cols, tile);
-        load(qkv, &mut values, value_start, pitch, key, tokens, cols, tile);
+        load(qkv, &mut keys, part.keys, part.pitch, key, tokens, cols, tile);
+        load(qkv, &mut values, part.values, part.pitch, key, tokens, cols, tile);
         sync_cube();
         let mut scores = products::<N>(&queries, &keys, tile);
         mask(&mut scores, &mut peaks, first + top, key + left, scale, tile);
         sync_cube();
-        #[unroll]
-        for r in 0..tile.down {
-            let row = top + r * tile.tall;
-            let mut peak = highest[r];
-            for i in 0..tile.wide {
-                peak = max(peak, peaks[row * tile.wide + i]);
-            }
-            let factor = (highest[r] - peak).exp();
-            highest[r] = peak;
-            totals[r] *= factor;
-            #[unroll]
-            for s in 0..comptime!(tile.share()) {
-                results[r * comptime!(tile.share()) + s] *= Vector::<f32, N>::new(factor);
-            }
-            #[unroll]
-            for c in 0..tile.across {
-                let weight = (scores[r * tile.across + c] - peak).exp();
-                weights[row * comptime!(tile.strip()) + left + c * tile.wide] = weight;
-            }
-        }
+        soften(&scores, &peaks, &mut weights, &mut results, &mut highest, &mut totals, tile);
         sync_cube();
         #[unroll]
         for r in 0..tile.down {
@@ -96,12 +70,11 @@ pub(super) fn forward_kernel<A: Float, N: Size>(
     for r in 0..tile.down {
         let token = first + top + r * tile.tall;
         if token < tokens && left == 0 {
-            lse[(batch * heads + head) * tokens + token] = highest[r] + totals[r].ln();
+            lse[part.sums + token] = highest[r] + totals[r].ln();
         }
         totals[r] = 1.0f32 / totals[r];
     }
-    let out_start = (batch * tokens * heads + head) * dim;
-    store(out, &results, &totals, out_start, heads * dim, first, tokens, tile);
+    store(out, &results, &totals, part.outs, part.out_pitch, first, tokens, tile);
 }
 
 /// Scales the scores, lowers those of keys behind their query, and writes the highest of each of the unit's rows.
@@ -127,5 +100,40 @@ fn mask(
             peak = max(peak, score);
         }
         peaks[(top + r * tile.tall) * tile.wide + left] = peak;
+    }
+}
+
+/// Sets the rows' peaks anew, rescales what was summed before, and writes the unit's weights.
+#[cube]
+fn soften<N: Size>(
+    scores: &Array<f32>,
+    peaks: &SharedMemory<f32>,
+    weights: &mut SharedMemory<f32>,
+    results: &mut Array<Vector<f32, N>>,
+    highest: &mut Array<f32>,
+    totals: &mut Array<f32>,
+    #[comptime] tile: Tile,
+) {
+    let top = UNIT_POS as usize / tile.wide;
+    let left = UNIT_POS as usize % tile.wide;
+    #[unroll]
+    for r in 0..tile.down {
+        let row = top + r * tile.tall;
+        let mut peak = highest[r];
+        for i in 0..tile.wide {
+            peak = max(peak, peaks[row * tile.wide + i]);
+        }
+        let factor = (highest[r] - peak).exp();
+        highest[r] = peak;
+        totals[r] *= factor;
+        #[unroll]
+        for s in 0..comptime!(tile.share()) {
+            results[r * comptime!(tile.share()) + s] *= Vector::<f32, N>::new(factor);
+        }
+        #[unroll]
+        for c in 0..tile.across {
+            let weight = (scores[r * tile.across + c] - peak).exp();
+            weights[row * comptime!(tile.strip()) + left + c * tile.wide] = weight;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The portable gradients of keys and values.
 
 use super::tile::{Tile, add_weighted, load, nothing, products, store};
+use crate::attention::parts::{filled, parts};
 use crate::launches::count;
 use cubecl::prelude::*;
 
@@ -30,32 +31,28 @@ pub(super) fn keys_kernel<A: Float, N: Size>(
     let mut weights = SharedMemory::<f32>::new(comptime!(tile.rows() * tile.strip()));
     let mut slopes = SharedMemory::<f32>::new(comptime!(tile.rows() * tile.strip()));
 
-    let kv_head = CUBE_POS_X as usize;
+    let group = heads / kv_heads;
+    let leader = CUBE_POS_X as usize * group;
     let batch = CUBE_POS_Y as usize;
     // Earlier blocks have more queries, and start first.
     let first = CUBE_POS_Z as usize * rows;
-    let group = heads / kv_heads;
-    let pitch = (heads + 2 * kv_heads) * dim;
-    let start = batch * tokens * pitch;
-    let key_start = start + (heads + kv_head) * dim;
-    let value_start = key_start + kv_heads * dim;
-    load(qkv, &mut keys, key_start, pitch, first, tokens, rows, tile);
-    load(qkv, &mut values, value_start, pitch, first, tokens, rows, tile);
+    let part = parts(batch, leader, tokens, heads, kv_heads, dim);
+    load(qkv, &mut keys, part.keys, part.pitch, first, tokens, rows, tile);
+    load(qkv, &mut values, part.values, part.pitch, first, tokens, rows, tile);
     let mut key_results = nothing::<N>(tile);
     let mut value_results = nothing::<N>(tile);
 
     for member in 0..group {
-        let head = kv_head * group + member;
-        let sums = (batch * heads + head) * tokens;
+        let part = parts(batch, leader + member, tokens, heads, kv_heads, dim);
         // Queries before the first key do not see the block.
         let mut query = first / cols * cols;
         while query < tokens {
-            load(qkv, &mut queries, start + head * dim, pitch, query, tokens, cols, tile);
-            load(dout, &mut douts, (batch * tokens * heads + head) * dim, heads * dim, query, tokens, cols, tile);
+            load(qkv, &mut queries, part.queries, part.pitch, query, tokens, cols, tile);
+            load(dout, &mut douts, part.outs, part.out_pitch, query, tokens, cols, tile);
             sync_cube();
             let scores = products::<N>(&keys, &queries, tile);
             let gains = products::<N>(&values, &douts, tile);
-            weigh(&scores, &gains, lse, dsum, &mut weights, &mut slopes, sums, first, query, tokens, scale, tile);
+            weigh(&scores, &gains, lse, dsum, &mut weights, &mut slopes, part.sums, first, query, tokens, scale, tile);
             sync_cube();
             add_weighted::<N>(&mut value_results, &weights, &douts, tile);
             add_weighted::<N>(&mut key_results, &slopes, &queries, tile);
@@ -64,17 +61,10 @@ pub(super) fn keys_kernel<A: Float, N: Size>(
         }
     }
 
-    let mut factors = Array::<f32>::new(tile.down);
-    #[unroll]
-    for r in 0..tile.down {
-        factors[r] = scale;
-    }
-    store(dqkv, &key_results, &factors, key_start, pitch, first, tokens, tile);
-    #[unroll]
-    for r in 0..tile.down {
-        factors[r] = 1.0f32;
-    }
-    store(dqkv, &value_results, &factors, value_start, pitch, first, tokens, tile);
+    let factors = filled(scale, tile.down);
+    store(dqkv, &key_results, &factors, part.keys, part.pitch, first, tokens, tile);
+    let factors = filled(1.0f32, tile.down);
+    store(dqkv, &value_results, &factors, part.values, part.pitch, first, tokens, tile);
 }
 
 /// Writes the softmax's weights and the slopes of the scores (but for the scale) of the unit's keys and queries.

@@ -26,16 +26,8 @@ pub struct Tile {
 }
 
 /// Candidates from the largest to the least: units along rows, units along columns, rows and columns of each unit.
-const CANDIDATES: [(usize, usize, usize, usize); 8] = [
-    (16, 8, 2, 2),
-    (8, 8, 2, 2),
-    (8, 8, 2, 1),
-    (8, 8, 1, 1),
-    (8, 4, 1, 1),
-    (4, 4, 1, 1),
-    (4, 2, 1, 1),
-    (2, 2, 1, 1),
-];
+const CANDIDATES: [(usize, usize, usize, usize); 8] =
+    [(16, 8, 2, 2), (8, 8, 2, 2), (8, 8, 2, 1), (8, 8, 1, 1), (8, 4, 1, 1), (4, 4, 1, 1), (4, 2, 1, 1), (2, 2, 1, 1)];
 
 impl Tile {
     /// The largest tile that fits `memory` bytes and `units` units.
@@ -176,7 +168,7 @@ pub(super) fn add_weighted<N: Size>(
 #[cube]
 pub(super) fn within(d: usize, #[comptime] tile: Tile) -> bool {
     let mut inside = true.runtime();
-    if comptime!(tile.dim % tile.wide != 0) {
+    if comptime!(!tile.dim.is_multiple_of(tile.wide)) {
         inside = d < tile.dim;
     }
     inside
@@ -225,8 +217,24 @@ pub(super) fn store<A: Float, N: Size>(
     }
 }
 
-/// How many of `count` places are behind `place`: the same places from the last to the first.
-#[cube]
-pub(super) fn behind(count: u32, place: u32) -> u32 {
-    count - 1 - place
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WebGPU promises 16 KiB and 256 units.
+    #[test]
+    fn least_devices_have_a_tile() {
+        for head_dim in (2..=256).step_by(2) {
+            let vector = super::super::vector(head_dim);
+            for pass in [Pass::Forward, Pass::Backward] {
+                let tile = Tile::largest(head_dim / vector, vector, pass, 16_384, 256).expect("a tile");
+                assert!(tile.bytes(vector, pass) <= 16_384 && tile.share() * tile.wide >= tile.dim, "{tile:?}");
+            }
+        }
+        assert_eq!(
+            Tile::largest(16, 4, Pass::Forward, 16_384, 256).map(|tile| (tile.rows(), tile.cols())),
+            Some((16, 16))
+        );
+        assert_eq!(Tile::largest(16, 4, Pass::Backward, 1_000, 256), None);
+    }
 }

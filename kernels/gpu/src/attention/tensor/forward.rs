@@ -1,16 +1,20 @@
 //! The forward pass on tensor cores.
 
 use super::exponent::{LN2, LOG2E, exp2};
-use super::fragment::{Chunk, Fragments, Pair, as_a, load_a, load_deep, load_flat, multiply, zeros};
-use super::layout::{sum_col, sum_row};
+use super::fragment::{Chunk, Fragments, Pair, zeros};
+use super::layout::{lane, sum_col, sum_row};
+use super::product::{add_weighted, hold, products};
 use super::stage::{UNITS, fetch, receive, send};
-use super::tiling::{COLS, Tiling, behind};
+use super::tiling::{CHUNK_PAIRS, COLS, Tiling};
+use crate::attention::parts::{behind, filled, parts};
 use crate::launches::count;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 /// Less than every score.
 const LOWEST: f32 = -1.0e30;
+/// How far scores may exceed their row's reference, in units of the base-2 logarithm.
+const SLACK: f32 = 8.0;
 
 /// One cube computes `out` and `lse` of a block of queries of one head; each of its planes has rows of its own.
 ///
@@ -41,38 +45,26 @@ pub fn forward_kernel<A: Float>(
     let batch = CUBE_POS_Y as usize;
     // Later blocks have more keys, so that they start first.
     let first = behind(CUBE_COUNT_Z, CUBE_POS_Z) as usize * rows;
-    let pitch = (heads + 2 * kv_heads) * chunks;
-    let start = batch * tokens * pitch;
-    let key_start = start + (heads + head / (heads / kv_heads)) * chunks;
-    let value_start = key_start + kv_heads * chunks;
+    let part = parts(batch, head, tokens, heads, kv_heads, chunks);
     let rounds = (min(tokens, first + rows)).div_ceil(COLS);
-    fetch(qkv, &mut queries, start + head * chunks, pitch, first, tokens, 0usize, rows, chunks);
-    fetch(qkv, &mut keys, key_start, pitch, 0usize, tokens, 0usize, COLS, chunks);
-    fetch(qkv, &mut values, value_start, pitch, 0usize, tokens, 0usize, COLS, chunks);
+    fetch(qkv, &mut queries, part.queries, part.pitch, first, tokens, 0usize, rows, chunks);
+    fetch(qkv, &mut keys, part.keys, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
+    fetch(qkv, &mut values, part.values, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
     send(&even, &odd, 0usize);
     receive(&even, &odd, 0usize);
 
     // The plane's rows among the cube's.
-    let row = UNIT_POS as usize / 32 * comptime!(16 * tiling.depth);
-    let mut lefts = Fragments::<A>::new();
-    #[unroll]
-    for i in 0..comptime!(tiling.depth * tiling.steps()) {
-        lefts.push(load_a(&queries, row + comptime!(i / tiling.steps() * 16), comptime!(i % tiling.steps()), chunks));
-    }
+    let row = UNIT_POS_X as usize / 32 * comptime!(16 * tiling.depth);
+    let lefts = hold(&queries, row, true, tiling);
     let mut results = zeros(comptime!(tiling.depth * 2 * tiling.steps()));
-    let mut highest = Array::<f32>::new(comptime!(2 * tiling.depth));
-    let mut totals = Array::<f32>::new(comptime!(2 * tiling.depth));
-    #[unroll]
-    for i in 0..comptime!(2 * tiling.depth) {
-        highest[i] = LOWEST;
-        totals[i] = 0.0f32;
-    }
+    let mut highest = filled(LOWEST.runtime(), comptime!(2 * tiling.depth));
+    let mut totals = filled(0.0f32, comptime!(2 * tiling.depth));
 
     for round in 0..rounds {
         if round + 1 < rounds {
             let hold = (round + 1) % 2 * comptime!(COLS * tiling.chunks());
-            fetch(qkv, &mut keys, key_start, pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
-            fetch(qkv, &mut values, value_start, pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
+            fetch(qkv, &mut keys, part.keys, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
+            fetch(qkv, &mut values, part.values, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
             send(&even, &odd, (round + 1) % 2);
         }
         // The first round's copies arrived with the queries.
@@ -82,49 +74,24 @@ pub fn forward_kernel<A: Float>(
         // A plane whose rows all precede the keys has nothing to add.
         if round * COLS < first + row + comptime!(16 * tiling.depth) {
             let stage = round % 2 * COLS;
-            let mut scores = score(&lefts, &keys, stage, tiling);
+            let mut scores = products(&lefts, &keys, stage, COLS, tiling);
             if round * COLS + COLS > first + row + 1 {
                 mask(&mut scores, first + row, round * COLS, tiling);
             }
             soften(&mut scores, &mut results, &mut highest, &mut totals, scale * LOG2E, tiling);
-            add_weighted::<A>(&mut results, &scores, &values, stage, tiling);
+            add_weighted::<A>(&mut results, &scores, &values, stage, COLS, tiling);
         }
         sync_cube();
     }
-    finish(&mut totals, &highest, lse, (batch * heads + head) * tokens, first + row, tokens, tiling);
-    let out_start = (batch * tokens * heads + head) * comptime!(tiling.dim / 2);
-    store(out, &results, &totals, out_start, heads * comptime!(tiling.dim / 2), first + row, tokens, tiling);
-}
-
-/// Scores of the plane's rows with the keys of a stage, not yet scaled.
-#[cube]
-fn score<A: Float>(
-    lefts: &Fragments<A>,
-    keys: &SharedMemory<Chunk<A>>,
-    stage: usize,
-    #[comptime] tiling: Tiling,
-) -> Fragments<f32> {
-    let steps = comptime!(tiling.steps());
-    let mut scores = zeros(comptime!(tiling.depth * COLS / 8));
-    #[unroll]
-    for step in 0..steps {
-        #[unroll]
-        for pair in 0..comptime!(COLS / 16) {
-            let both = load_flat(keys, stage + comptime!(pair * 16), step, comptime!(tiling.chunks()));
-            #[unroll]
-            for d in 0..tiling.depth {
-                let left = lefts.index(comptime!(d * steps + step));
-                multiply(left, &both, &mut scores, comptime!(d * COLS / 8 + 2 * pair));
-            }
-        }
-    }
-    scores
+    finish(&mut totals, &highest, lse, part.sums, first + row, tokens, tiling);
+    let (start, pitch) = (part.outs * CHUNK_PAIRS, part.out_pitch * CHUNK_PAIRS);
+    store(out, &results, &totals, start, pitch, first + row, tokens, tiling);
 }
 
 /// Lowers the scores of keys behind their query.
 #[cube]
 fn mask(scores: &mut Fragments<f32>, query: usize, key: usize, #[comptime] tiling: Tiling) {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     #[unroll]
     for d in 0..tiling.depth {
         #[unroll]
@@ -144,9 +111,11 @@ fn mask(scores: &mut Fragments<f32>, query: usize, key: usize, #[comptime] tilin
     }
 }
 
-/// Turns scores into weights relative to each row's highest score so far, and rescales what was summed before.
+/// Turns scores into weights relative to each row's reference, and adds them up.
 ///
-/// `highest` is in units of the base-2 logarithm; `totals` are the lane's own parts of the rows' sums.
+/// `highest` holds the references, in units of the base-2 logarithm: the rows' highest scores when they were last set.
+/// They are set anew, and what was summed before is rescaled, only where a score of the plane exceeds its reference by
+/// [`SLACK`]: weights of up to two to this power lose no precision. `totals` are the lane's own parts of the sums.
 #[cube]
 fn soften(
     scores: &mut Fragments<f32>,
@@ -156,67 +125,61 @@ fn soften(
     scale: f32,
     #[comptime] tiling: Tiling,
 ) {
+    let mut peaks = Array::<f32>::new(comptime!(2 * tiling.depth));
+    let mut grown = false.runtime();
     #[unroll]
-    for d in 0..tiling.depth {
+    for i in 0..comptime!(2 * tiling.depth) {
+        let mut peak = LOWEST.runtime();
         #[unroll]
-        for half in 0..2usize {
-            let mut peak = LOWEST.runtime();
-            #[unroll]
-            for n in 0..comptime!(COLS / 8) {
-                let pair = scores.index(comptime!(d * COLS / 8 + n))[half];
-                peak = max(peak, max(pair[0], pair[1]));
-            }
-            // The four lanes of a row.
-            peak = max(peak, plane_shuffle_xor(peak, 1u32));
-            peak = max(peak, plane_shuffle_xor(peak, 2u32));
-            let i = comptime!(2 * d + half);
-            peak = max(highest[i], peak * scale);
-            let factor = exp2(highest[i] - peak);
-            highest[i] = peak;
-            let mut total = totals[i] * factor;
-            #[unroll]
-            for n in 0..comptime!(COLS / 8) {
-                let sums = scores.index_mut(comptime!(d * COLS / 8 + n));
-                let pair = sums[half];
-                let mut weights = Pair::<f32>::empty();
-                weights[0] = exp2(pair[0] * scale - peak);
-                weights[1] = exp2(pair[1] * scale - peak);
-                total += weights[0] + weights[1];
-                sums[half] = weights;
-            }
-            totals[i] = total;
-            #[unroll]
-            for n in 0..comptime!(2 * tiling.steps()) {
-                let sums = results.index_mut(comptime!(d * 2 * tiling.steps() + n));
-                sums[half] = sums[half] * Pair::<f32>::new(factor);
-            }
+        for n in 0..comptime!(COLS / 8) {
+            let pair = scores.index(comptime!(i / 2 * COLS / 8 + n))[comptime!(i % 2)];
+            peak = max(peak, max(pair[0], pair[1]));
         }
+        // The four lanes of a row.
+        peak = max(peak, plane_shuffle_xor(peak, 1u32));
+        peak = max(peak, plane_shuffle_xor(peak, 2u32));
+        peaks[i] = max(highest[i], peak * scale);
+        grown = grown || peaks[i] > highest[i] + SLACK;
+    }
+    if plane_any(grown) {
+        rescale(results, highest, totals, &peaks, tiling);
+    }
+    #[unroll]
+    for i in 0..comptime!(2 * tiling.depth) {
+        let reference = highest[i];
+        let mut total = totals[i];
+        #[unroll]
+        for n in 0..comptime!(COLS / 8) {
+            let sums = scores.index_mut(comptime!(i / 2 * COLS / 8 + n));
+            let pair = sums[comptime!(i % 2)];
+            let mut weights = Pair::<f32>::empty();
+            weights[0] = exp2(fma(pair[0], scale, -reference));
+            weights[1] = exp2(fma(pair[1], scale, -reference));
+            total += weights[0] + weights[1];
+            sums[comptime!(i % 2)] = weights;
+        }
+        totals[i] = total;
     }
 }
 
-/// Adds the stage's values, weighted.
+/// Makes the peaks the rows' references.
 #[cube]
-fn add_weighted<A: Float>(
+fn rescale(
     results: &mut Fragments<f32>,
-    weights: &Fragments<f32>,
-    values: &SharedMemory<Chunk<A>>,
-    stage: usize,
+    highest: &mut Array<f32>,
+    totals: &mut Array<f32>,
+    peaks: &Array<f32>,
     #[comptime] tiling: Tiling,
 ) {
     #[unroll]
-    for k in 0..comptime!(COLS / 16) {
-        let mut lefts = Fragments::<A>::new();
+    for i in 0..comptime!(2 * tiling.depth) {
+        let factor = exp2(highest[i] - peaks[i]);
+        highest[i] = peaks[i];
+        totals[i] *= factor;
         #[unroll]
-        for d in 0..tiling.depth {
-            lefts.push(as_a::<A>(weights, comptime!(d * COLS / 8 + 2 * k)));
-        }
-        #[unroll]
-        for step in 0..comptime!(tiling.steps()) {
-            let both = load_deep(values, stage + comptime!(16 * k), step, comptime!(tiling.chunks()));
-            #[unroll]
-            for d in 0..tiling.depth {
-                multiply(lefts.index(d), &both, results, comptime!(d * 2 * tiling.steps() + 2 * step));
-            }
+        for n in 0..comptime!(2 * tiling.steps()) {
+            let sums = results.index_mut(comptime!(i / 2 * 2 * tiling.steps() + n));
+            sums[comptime!(i % 2)] = sums[comptime!(i % 2)] * Pair::<f32>::new(factor);
         }
     }
 }
@@ -232,14 +195,14 @@ fn finish(
     tokens: usize,
     #[comptime] tiling: Tiling,
 ) {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     #[unroll]
     for i in 0..comptime!(2 * tiling.depth) {
         let mut total = totals[i];
         total += plane_shuffle_xor(total, 1u32);
         total += plane_shuffle_xor(total, 2u32);
         let token = query + comptime!(8 * i) + sum_row(lane);
-        if token < tokens && lane % 4 == 0 {
+        if token < tokens && sum_col(lane) == 0 {
             lse[start + token] = highest[i] * LN2 + total.ln();
         }
         totals[i] = 1.0f32 / total;
@@ -258,7 +221,7 @@ pub fn store<A: Float>(
     tokens: usize,
     #[comptime] tiling: Tiling,
 ) {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     #[unroll]
     for i in 0..comptime!(2 * tiling.depth) {
         let token = first + comptime!(8 * i) + sum_row(lane);

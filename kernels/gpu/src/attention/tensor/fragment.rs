@@ -1,9 +1,9 @@
 //! Fragments in registers, and products of them.
 
-use super::layout::{CHUNK, deep_chunk, deep_row, flat_chunk, flat_row, place};
+use super::layout::{deep_chunk, deep_row, flat_chunk, flat_row, lane, place};
+use cubecl::cmma::MatrixIdent;
 use cubecl::prelude::cmma::MmaDefinition;
 use cubecl::prelude::*;
-use cubecl::cmma::MatrixIdent;
 
 /// Two numbers of a register, or of a pair of them.
 pub type Pair<T> = Vector<T, Const<2>>;
@@ -22,7 +22,7 @@ pub fn load_a<A: Float>(
     #[comptime] step: usize,
     #[comptime] chunks: usize,
 ) -> Fragment<A> {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     let at = place(row + deep_row(lane), 2 * step + deep_chunk(lane), chunks);
     let product = MmaDefinition::<A, A, f32>::new(16usize, 8usize, 16usize);
     product.load_matrix::<Chunk<A>, Const<2>>(&tile.slice(at, at + 1), MatrixIdent::A, 4usize, false)
@@ -36,7 +36,7 @@ pub fn load_flat<A: Float>(
     #[comptime] step: usize,
     #[comptime] chunks: usize,
 ) -> Fragment<A> {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     let at = place(row + flat_row(lane), 2 * step + flat_chunk(lane), chunks);
     let product = MmaDefinition::<A, A, f32>::new(16usize, 8usize, 16usize);
     product.load_matrix::<Chunk<A>, Const<2>>(&tile.slice(at, at + 1), MatrixIdent::B, 4usize, false)
@@ -50,7 +50,7 @@ pub fn load_deep<A: Float>(
     #[comptime] step: usize,
     #[comptime] chunks: usize,
 ) -> Fragment<A> {
-    let lane = UNIT_POS_PLANE as usize;
+    let lane = lane();
     let at = place(row + deep_row(lane), 2 * step + deep_chunk(lane), chunks);
     let product = MmaDefinition::<A, A, f32>::new(16usize, 8usize, 16usize);
     product.load_matrix::<Chunk<A>, Const<2>>(&tile.slice(at, at + 1), MatrixIdent::B, 4usize, true)
@@ -58,12 +58,7 @@ pub fn load_deep<A: Float>(
 
 /// Adds to the sums `at` and `at + 1` the products of A with the two Bs of one load.
 #[cube]
-pub fn multiply<A: Float>(
-    left: &Fragment<A>,
-    both: &Fragment<A>,
-    sums: &mut Fragments<f32>,
-    #[comptime] at: usize,
-) {
+pub fn multiply<A: Float>(left: &Fragment<A>, both: &Fragment<A>, sums: &mut Fragments<f32>, #[comptime] at: usize) {
     let product = MmaDefinition::<A, A, f32>::new(16usize, 8usize, 16usize);
     #[unroll]
     for side in 0..2usize {
@@ -99,9 +94,4 @@ pub fn as_a<A: Float>(sums: &Fragments<f32>, #[comptime] at: usize) -> Fragment<
     fragment[2] = Pair::<A>::cast_from(right[0]);
     fragment[3] = Pair::<A>::cast_from(right[1]);
     fragment
-}
-
-/// Chunks of a row of `dim` elements.
-pub const fn chunks(dim: usize) -> usize {
-    dim / CHUNK
 }

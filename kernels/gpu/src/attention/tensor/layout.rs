@@ -14,6 +14,12 @@ use cubecl::prelude::*;
 /// Elements of a chunk.
 pub const CHUNK: usize = 8;
 
+/// Number of the unit in its plane; cubes are flat, and planes of 32.
+#[cube]
+pub fn lane() -> usize {
+    UNIT_POS_X as usize % 32
+}
+
 /// Place of a chunk in a tile, in chunks.
 #[cube]
 pub fn place(row: usize, chunk: usize, #[comptime] chunks: usize) -> usize {

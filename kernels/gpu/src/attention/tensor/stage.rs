@@ -24,11 +24,11 @@ pub fn fetch<A: Float>(
     #[comptime] rows: usize,
     #[comptime] chunks: usize,
 ) {
-    let unit = UNIT_POS as usize;
+    let unit = UNIT_POS_X as usize;
+    let chunk = unit % chunks;
     #[unroll]
     for i in 0..comptime!(rows * chunks / UNITS) {
-        let row = (i * UNITS + unit) / chunks;
-        let chunk = unit % chunks;
+        let row = comptime!(i * UNITS / chunks) + unit / chunks;
         let token = first + row;
         // A copy of no bytes still takes an address; that of the last token is valid.
         let from = start + min(token, tokens - 1) * pitch + chunk;
@@ -49,7 +49,7 @@ pub fn fetch_sums(
     hold: usize,
     #[comptime] leader: usize,
 ) {
-    let unit = UNIT_POS as usize;
+    let unit = UNIT_POS_X as usize;
     if unit >= leader && unit < leader + 64 {
         let place = unit - leader;
         let token = first + place;
@@ -76,9 +76,9 @@ pub fn send(even: &Shared<Barrier>, odd: &Shared<Barrier>, stage: usize) {
 #[cube]
 pub fn receive(even: &Shared<Barrier>, odd: &Shared<Barrier>, round: usize) {
     let parity = ((round / 2) % 2) as u32;
-    if round % 2 == 0 {
-        even.wait_parity(parity);
-    } else {
+    if round % 2 == 1 {
         odd.wait_parity(parity);
+    } else {
+        even.wait_parity(parity);
     }
 }

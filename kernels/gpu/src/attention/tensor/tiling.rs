@@ -1,10 +1,12 @@
 //! Sizes of the cubes' work on tensor cores.
 
 use super::layout::CHUNK;
-use cubecl::prelude::*;
 
 /// Keys, or queries, that pass through shared memory at a time.
 pub const COLS: usize = 64;
+
+/// Pairs of a chunk.
+pub const CHUNK_PAIRS: usize = CHUNK / 2;
 
 /// What one cube of four planes computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +23,13 @@ impl Tiling {
         64 * self.depth
     }
 
+    /// Bytes of shared memory of the neediest kernel: two tiles of rows, and two stages of two tiles of columns.
+    pub const fn bytes(&self) -> usize {
+        let sums = 4 * COLS * size_of::<f32>();
+        let barriers = 256;
+        (2 * self.rows() + 4 * COLS) * self.dim * 2 + sums + barriers
+    }
+
     /// Chunks of a head's row.
     pub const fn chunks(&self) -> usize {
         self.dim / CHUNK
@@ -30,10 +39,4 @@ impl Tiling {
     pub const fn steps(&self) -> usize {
         self.dim / 16
     }
-}
-
-/// How many of `count` places are behind `place`: the same places from the last to the first.
-#[cube]
-pub fn behind(count: u32, place: u32) -> u32 {
-    count - 1 - place
 }
