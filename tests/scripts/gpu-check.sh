@@ -112,7 +112,7 @@ fi
 small=0.1m:2x64
 mkdir -p "$work/small"
 if count "$small" "$work/small/whole" STUB_ARCH=90; then
-    refused=0 allocations=$(grep -c '^ALLOC' "$work/small/whole/log")
+    refused=0 wrong=0 allocations=$(grep -c '^ALLOC' "$work/small/whole/log")
     launches=$(grep -c '^LAUNCH' "$work/small/whole/log")
     # No report of a step, no panic, no signal and no time limit.
     errs() {
@@ -120,8 +120,9 @@ if count "$small" "$work/small/whole" STUB_ARCH=90; then
         shift
         count "$small" "$work/small/bad" STUB_ARCH=90 "$@" || status=$?
         if [ "$status" -ge 101 ] || grep -qE '"loss"|panicked' "$work/small/bad/said"; then
-            head -n 3 "$work/small/bad/said" | cut -c1-300
-            fail "$what: status $status"
+            failed=1 wrong=$((wrong + 1))
+            # The first ones are enough to see what is wrong.
+            [ "$wrong" -gt 3 ] || echo "FAILED $what: status $status: $(tr '\n' ' ' <"$work/small/bad/said" | cut -c1-300)"
         else
             refused=$((refused + 1))
         fi
@@ -149,11 +150,12 @@ while IFS='|' read -r name settings words; do
         esac
     done
     said=$(with_driver STUB_MEMORY=81559 "${variables[@]}" timeout 200 \
-        "$bin/starling" doctor --device cuda --json "${kept[@]}" 2>&1 | python3 -c 'import json, sys
+        "$bin/starling" doctor --device cuda --json "${kept[@]}" 2>"$work/doctor" | python3 -c 'import json, sys
 found = [f for f in json.load(sys.stdin)["findings"] if f["check"] == "device"][0]
 print(found["verdict"], "|", found["finding"], "| mend:", found["mend"])' 2>&1) || true
     echo "$name: $said"
     [[ $said == bad\ * ]] || fail "$name: it is not bad"
+    [ ! -s "$work/doctor" ] || fail "$name: it says more than its findings: $(head -n 2 "$work/doctor" | tr '\n' ' ')"
     IFS='|' read -ra wanted <<<"$words"
     for word in "${wanted[@]}"; do
         grep -qiF -- "$(trim "$word")" <<<"$said" || fail "$name: \`$(trim "$word")\` is missing"
