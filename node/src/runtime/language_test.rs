@@ -22,6 +22,8 @@ const BATCH: u64 = 2;
 /// Steps of a round.
 const STEPS: u32 = 4;
 const BASE: Digest = Digest([1; 32]);
+/// The first generation of jobs: none of them is cut short.
+const GENERATION: u64 = 1;
 
 /// A trainer thread with a model whose device fails in the step after so many.
 struct Bench {
@@ -54,7 +56,9 @@ fn bench(left: Option<u64>) -> Bench {
     let (course, of_run) = (course(&spec.sync, None), (spec.inner.clone(), spec.budget.clone()));
     let setting = Setting { seed: 1, inner: spec.inner, sync: spec.sync, budget: spec.budget, feedback };
     let trainer = TrainerHandle::start(task, course, setting, Arc::new(SharedState::new(state)), store.clone());
-    Bench { trainer: trainer.expect("a thread"), setting: of_run, store, _folder: folder }
+    let trainer = trainer.expect("a thread");
+    assert_eq!(trainer.next_generation(), GENERATION);
+    Bench { trainer, setting: of_run, store, _folder: folder }
 }
 
 impl Bench {
@@ -71,7 +75,7 @@ impl Bench {
             inner,
             budget,
             validate: None,
-            generation: 0,
+            generation: GENERATION,
             news: Default::default(),
         };
         self.trainer.jobs.blocking_send(Job::Round(job)).expect("the thread is there");
