@@ -76,7 +76,10 @@ const RESERVED: &[(&str, &[&str])] = &[
 
 /// Crates that must not be among those that a crate of ours is built from.
 const UNREACHABLE: &[(&str, &[&str])] = &[
-    ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-gpu"]),
+    (
+        "starling-bootstrap",
+        &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-gpu"],
+    ),
     ("starling-protocol", &["tokio*", "libp2p*", "rocksdb", "cubecl*", "burn*", "rand", "metrics*"]),
     ("starling-kernels", &["libp2p*", "rocksdb", "librocksdb-sys"]),
     ("starling-net", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-node"]),
