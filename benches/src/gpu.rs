@@ -90,7 +90,8 @@ fn opened(device: DeviceChoice) -> Result<Opened> {
 fn mark(section: &str) -> Result<()> {
     let Some(path) = std::env::var_os("STUB_LOG") else { return Ok(()) };
     let mut file = OpenOptions::new().create(true).append(true).open(path).context("the file that STUB_LOG names")?;
-    Ok(writeln!(file, "MARK {section}")?)
+    // One write, since the driver writes to the file, too.
+    Ok(file.write_all(format!("MARK {section}\n").as_bytes())?)
 }
 
 fn sizes(model: &ModelConfig) -> Sizes {
@@ -116,11 +117,13 @@ fn counts(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -
     let batch = Batch::new(&sizes, sequences, 1, ways);
     let Need { total, largest } = Need::of(&sizes, &batch);
     let device = |why: String| anyhow!("the device failed: {why}");
-    let mut session = opened.session(&sizes, &batch, ways).map_err(device)?;
+    let session = starling_gpu::guarded(|| opened.session(&sizes, &batch, ways)).and_then(|session| session);
+    let mut session = session.map_err(device)?;
     println!("{}", json!({"preset": preset, "need": total, "largest": largest, "ways": session.ways()}));
     mark("load")?;
     // A driver that computes nothing lets nothing be counted as run.
-    if let Err(why) = session.load(&vec![0.01; starling_gpu::Layout::of(&sizes).host]) {
+    let parameters = vec![0.01; starling_gpu::Layout::of(&sizes).host];
+    if let Err(why) = starling_gpu::guarded(|| session.load(&parameters)).and_then(|loaded| loaded) {
         println!("{}", json!({"load": why}));
     }
     let words: Vec<u32> = (0..sequences * tokens).map(|at| (at % sizes.vocab) as u32).collect();
@@ -128,7 +131,7 @@ fn counts(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -
     for step in 1..=2 {
         mark("step")?;
         let update = Update { lr: 1e-3, beta1, beta2, eps, weight_decay, clip, step };
-        match session.step(&words, &words, &update) {
+        match starling_gpu::guarded(|| session.step(&words, &words, &update)).and_then(|report| report) {
             Ok(report) => println!("{}", json!({"step": step, "loss": report.loss, "norm": report.norm})),
             Err(why) => println!("{}", json!({"step": step, "error": why})),
         }

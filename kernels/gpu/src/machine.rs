@@ -163,7 +163,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         fill::zero(client, &tail, gains, tally.of(1));
         if !self.sizes.tied {
             let embed = self.layout.embed;
-            fill::zero(client, &self.gradient_of(&embed), embed.len(), tally.of(1));
+            fill::zero(client, &self.gradient_of(&embed), embed.elements(), tally.of(1));
         }
         let scale = 1.0 / count as f32;
         for (number, (inputs, targets)) in inputs.chunks(rows).zip(targets.chunks(rows)).enumerate() {

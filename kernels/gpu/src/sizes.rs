@@ -50,7 +50,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    pub const fn len(&self) -> usize {
+    pub const fn elements(&self) -> usize {
         self.rows * self.width
     }
 }
@@ -132,8 +132,8 @@ struct Places {
 impl Places {
     fn matrix(&mut self, rows: usize, width: usize) -> Weight {
         let weight = Weight { host: self.host, device: self.matrices, rows, width };
-        self.host += weight.len();
-        self.matrices += weight.len().next_multiple_of(ALIGN);
+        self.host += weight.elements();
+        self.matrices += weight.elements().next_multiple_of(ALIGN);
         weight
     }
 
@@ -170,14 +170,14 @@ mod tests {
             let layout = Layout::of(&Sizes { tied, ..sizes() });
             let weights = layout.weights();
             assert_eq!(weights[0].host, 0);
-            assert!(weights.windows(2).all(|pair| pair[0].host + pair[0].len() == pair[1].host));
-            assert_eq!(weights.iter().map(Weight::len).sum::<usize>(), layout.host);
+            assert!(weights.windows(2).all(|pair| pair[0].host + pair[0].elements() == pair[1].host));
+            assert_eq!(weights.iter().map(Weight::elements).sum::<usize>(), layout.host);
             let mut on_device = weights.clone();
             on_device.sort_by_key(|weight| weight.device);
-            assert!(on_device.windows(2).all(|pair| pair[0].device + pair[0].len() <= pair[1].device));
+            assert!(on_device.windows(2).all(|pair| pair[0].device + pair[0].elements() <= pair[1].device));
             assert!(on_device.iter().all(|weight| weight.device.is_multiple_of(ALIGN)));
             let last = on_device.last().unwrap();
-            assert_eq!((last.device + last.len()).next_multiple_of(ALIGN), layout.device);
+            assert_eq!((last.device + last.elements()).next_multiple_of(ALIGN), layout.device);
             for weight in &weights {
                 assert_eq!(weight.rows > 1, weight.device < layout.decayed, "{weight:?}");
             }

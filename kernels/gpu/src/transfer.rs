@@ -30,10 +30,10 @@ impl Places {
 
     /// The places on the host of the device's numbers in `range`, each with its part of them; the rest is padding.
     fn overlaps(&self, range: Range<usize>) -> impl Iterator<Item = Overlap> {
-        let first = self.weights.partition_point(|weight| weight.device + weight.len() <= range.start);
+        let first = self.weights.partition_point(|weight| weight.device + weight.elements() <= range.start);
         let (from, to) = (range.start, range.end);
         self.weights[first..].iter().take_while(move |weight| weight.device < to).map(move |weight| {
-            let (start, end) = (weight.device.max(from), (weight.device + weight.len()).min(to));
+            let (start, end) = (weight.device.max(from), (weight.device + weight.elements()).min(to));
             let host = weight.host + start - weight.device;
             (host..host + end - start, start - from..end - from)
         })
@@ -42,9 +42,9 @@ impl Places {
     /// The places on the device of the host's numbers from `start` on, each with its part of them.
     pub fn parts(&self, start: usize, len: usize) -> Vec<Overlap> {
         let end = start + len;
-        let theirs = self.weights.iter().filter(|weight| weight.host < end && start < weight.host + weight.len());
+        let theirs = self.weights.iter().filter(|weight| weight.host < end && start < weight.host + weight.elements());
         let parts = theirs.map(|weight| {
-            let (from, to) = (weight.host.max(start), (weight.host + weight.len()).min(end));
+            let (from, to) = (weight.host.max(start), (weight.host + weight.elements()).min(end));
             let device = weight.device + from - weight.host;
             (device..device + to - from, from - start..to - start)
         });

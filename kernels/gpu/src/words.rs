@@ -1,5 +1,6 @@
 //! The words of a device's failures: its runtime's errors, and the panics of its thread, which the runtime only logs.
 
+use std::cell::Cell;
 use std::panic;
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -13,15 +14,21 @@ const LETTERS: usize = 300;
 /// The names of cubecl's device threads begin so.
 const THREADS: [&str; 2] = ["DSU-", "DSD-"];
 
-/// From now on a panic of a device's thread is kept for [`last`] instead of being printed.
+thread_local! {
+    /// Whether this thread asks a device, so that a panic is one of its errors.
+    static ASKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on a panic of a device's thread, or within [`guarded`], is kept for [`last`] instead of being printed.
 pub fn watch() {
     WATCH.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let here = std::thread::current();
-            if here.name().is_some_and(|name| THREADS.iter().any(|start| name.starts_with(start))) {
+            let device = here.name().is_some_and(|name| THREADS.iter().any(|start| name.starts_with(start)));
+            if device {
                 *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some(short(&text(info.payload())));
-            } else {
+            } else if !ASKS.get() {
                 before(info);
             }
         }));
@@ -47,7 +54,10 @@ pub fn of(error: &dyn std::fmt::Display) -> String {
 /// # Errors
 /// The panic's words.
 pub fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    panic::catch_unwind(panic::AssertUnwindSafe(f)).map_err(|payload| match last() {
+    let outer = ASKS.replace(true);
+    let done = panic::catch_unwind(panic::AssertUnwindSafe(f));
+    ASKS.set(outer);
+    done.map_err(|payload| match last() {
         Some(panic) => panic,
         None => short(&text(&*payload)),
     })

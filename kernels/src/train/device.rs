@@ -1,6 +1,6 @@
 //! Opens a device: the fastest of its ways that gives known answers, and the largest micro-batch for which it has memory.
 
-use super::known;
+use super::known::{self, Unknown};
 use super::remote::RemoteTrainer;
 use super::session::{open_session, sizes};
 use super::{Trainer, TrainerOptions};
@@ -22,6 +22,7 @@ pub fn open_device(
     check_toolkit(&found)?;
     let opened = Opened::new(found.device).map_err(|reason| failed(&info, reason))?;
     let sizes = sizes(model);
+    check_memory(&opened, &info, &sizes, options)?;
     let ways = true_ways(&opened, &info, model, &mut told)?;
     let (session, sequences) = session(&opened, &info, &sizes, options, ways)?;
     if sequences < options.batch {
@@ -58,6 +59,22 @@ fn check_toolkit(_: &Found) -> Result<(), DeviceError> {
     Ok(())
 }
 
+/// Memory for the least part of a step, before anything is set aside.
+fn check_memory(
+    opened: &Opened,
+    info: &DeviceInfo,
+    sizes: &Sizes,
+    options: &TrainerOptions,
+) -> Result<(), DeviceError> {
+    let (Some(ways), Some(free)) = (opened.ways(sizes).first().copied(), opened.free_memory()) else { return Ok(()) };
+    let Some((sequences, parts)) = divisions(options).last() else { return Ok(()) };
+    let need = Need::of(sizes, &Batch::new(sizes, sequences, parts, ways)).total.saturating_add(BESIDE);
+    match need <= free {
+        true => Ok(()),
+        false => Err(DeviceError::Memory { device: info.to_string(), need: need >> 20, free: free >> 20 }),
+    }
+}
+
 /// The first way that gives known answers.
 fn true_ways(
     opened: &Opened,
@@ -69,7 +86,11 @@ fn true_ways(
     for ways in opened.ways(&sizes(model)) {
         match known::check(opened, model, ways) {
             Ok(()) => return Ok(ways),
-            Err(reason) => {
+            Err(Unknown::NoMemory(reason)) => {
+                let (device, need) = (info.to_string(), BESIDE >> 20);
+                return Err(DeviceError::Refused { device, need, reason });
+            }
+            Err(Unknown::Other(reason)) => {
                 told.push(format!("{info} does not do with {ways}: {reason}. Its next way is tried"));
                 first.get_or_insert(reason);
             }
@@ -107,10 +128,10 @@ fn session(
             Err(reason) => refused = Some(reason),
         }
     }
-    if let Some(reason) = refused {
-        return Err(failed(info, reason));
-    }
     let device = info.to_string();
+    if let Some(reason) = refused {
+        return Err(DeviceError::Refused { device, need: least.total >> 20, reason });
+    }
     if least.largest > opened.largest() {
         return Err(DeviceError::Buffer { device, need: least.largest >> 20, most: opened.largest() >> 20 });
     }
@@ -129,7 +150,7 @@ mod tests {
             let model = ModelConfig { tied, kv_heads: 2, ..ModelConfig::preset("0.1m").unwrap() };
             let host = Layout::of(&model);
             let device = starling_gpu::Layout::of(&sizes(&model));
-            let theirs: Vec<_> = device.weights().iter().map(|weight| (weight.host, weight.len())).collect();
+            let theirs: Vec<_> = device.weights().iter().map(|weight| (weight.host, weight.elements())).collect();
             let ours: Vec<_> = host.places().iter().map(|place| (place.offset, place.len())).collect();
             assert_eq!(theirs, ours);
             assert_eq!(device.host, model.schema().elements());

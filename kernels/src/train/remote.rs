@@ -36,7 +36,8 @@ impl RemoteTrainer {
 
     /// The device's words as an error.
     fn on_device<R>(&mut self, f: impl FnOnce(&mut dyn Session) -> Result<R, String>) -> Result<R, TrainError> {
-        f(&mut *self.session).map_err(|reason| TrainError::Device { device: self.info.to_string(), reason })
+        let done = starling_gpu::guarded(|| f(&mut *self.session)).and_then(|done| done);
+        done.map_err(|reason| TrainError::Device { device: self.info.to_string(), reason })
     }
 
     /// Inputs and targets of one step.

@@ -21,7 +21,9 @@ pub fn sizes(model: &ModelConfig) -> Sizes {
 
 /// A session whose memory is there.
 pub fn open_session(opened: &Opened, sizes: &Sizes, batch: &Batch, ways: Ways) -> Result<Box<dyn Session>, String> {
-    let mut session = opened.session(sizes, batch, ways)?;
-    session.check()?;
-    Ok(session)
+    starling_gpu::guarded(|| {
+        let mut session = opened.session(sizes, batch, ways)?;
+        session.check()?;
+        Ok(session)
+    })?
 }

@@ -4,11 +4,10 @@ use super::exponent::{LN2, LOG2E, exp2};
 use super::fragment::{Chunk, Fragments, Pair, zeros};
 use super::layout::{lane, sum_col, sum_row};
 use super::product::{add_weighted, hold, products};
-use super::stage::{UNITS, fetch, receive, send};
+use super::stage::{fetch, gate, receive, send};
 use super::tiling::{CHUNK_PAIRS, COLS, Tiling};
 use crate::attention::parts::{behind, filled, parts};
 use crate::launches::count;
-use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 /// Less than every score.
@@ -37,9 +36,7 @@ pub fn forward_kernel<A: Float>(
     let mut queries = SharedMemory::<Chunk<A>>::new_aligned(comptime!(tiling.rows() * tiling.chunks()), 128usize);
     let mut keys = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
     let mut values = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
-    let even = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    let odd = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    sync_cube();
+    let gate = gate();
 
     let head = CUBE_POS_X as usize;
     let batch = CUBE_POS_Y as usize;
@@ -50,8 +47,8 @@ pub fn forward_kernel<A: Float>(
     fetch(qkv, &mut queries, part.queries, part.pitch, first, tokens, 0usize, rows, chunks);
     fetch(qkv, &mut keys, part.keys, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
     fetch(qkv, &mut values, part.values, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
-    send(&even, &odd, 0usize);
-    receive(&even, &odd, 0usize);
+    send(&gate, 0usize);
+    receive(&gate, 0usize);
 
     // The plane's rows among the cube's.
     let row = UNIT_POS_X as usize / 32 * comptime!(16 * tiling.depth);
@@ -65,11 +62,11 @@ pub fn forward_kernel<A: Float>(
             let hold = (round + 1) % 2 * comptime!(COLS * tiling.chunks());
             fetch(qkv, &mut keys, part.keys, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
             fetch(qkv, &mut values, part.values, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
-            send(&even, &odd, (round + 1) % 2);
+            send(&gate, (round + 1) % 2);
         }
         // The first round's copies arrived with the queries.
         if round > 0 {
-            receive(&even, &odd, round);
+            receive(&gate, round);
         }
         // A plane whose rows all precede the keys has nothing to add.
         if round * COLS < first + row + comptime!(16 * tiling.depth) {

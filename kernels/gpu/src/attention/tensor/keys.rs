@@ -5,11 +5,10 @@ use super::forward::store;
 use super::fragment::{Chunk, Fragments, Pair, zeros};
 use super::layout::{lane, sum_col, sum_row};
 use super::product::{add_weighted, hold, products, products_of_stored};
-use super::stage::{UNITS, fetch, fetch_sums, receive, send};
+use super::stage::{fetch, fetch_sums, gate, receive, send};
 use super::tiling::{CHUNK_PAIRS, COLS, Tiling};
 use crate::attention::parts::{Parts, filled, parts};
 use crate::launches::count;
-use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 /// Queries whose scores a plane holds at a time.
@@ -37,13 +36,8 @@ pub fn keys_kernel<A: Float>(
     let rows = comptime!(tiling.rows());
     let mut keys = SharedMemory::<Chunk<A>>::new_aligned(comptime!(tiling.rows() * tiling.chunks()), 128usize);
     let mut values = SharedMemory::<Chunk<A>>::new_aligned(comptime!(tiling.rows() * tiling.chunks()), 128usize);
-    let mut queries = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
-    let mut douts = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
-    let mut logs = SharedMemory::<f32>::new_aligned(comptime!(2 * COLS), 128usize);
-    let mut deltas = SharedMemory::<f32>::new_aligned(comptime!(2 * COLS), 128usize);
-    let even = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    let odd = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    sync_cube();
+    let mut stream = stream::<A>(tiling);
+    let gate = gate();
 
     let group = heads / kv_heads;
     let leader = CUBE_POS_X as usize * group;
@@ -57,15 +51,15 @@ pub fn keys_kernel<A: Float>(
     let rounds = group * blocks;
     fetch(qkv, &mut keys, part.keys, part.pitch, first, tokens, 0usize, rows, chunks);
     fetch(qkv, &mut values, part.values, part.pitch, first, tokens, 0usize, rows, chunks);
-    fetch_operands(qkv, dout, &mut queries, &mut douts, part, open, tokens, 0usize, tiling);
-    fetch_row_sums(lse, dsum, &mut logs, &mut deltas, part, open, tokens, 0usize);
-    send(&even, &odd, 0usize);
-    receive(&even, &odd, 0usize);
+    fetch_round(qkv, dout, lse, dsum, &mut stream, part, open, tokens, 0usize, tiling);
+    send(&gate, 0usize);
+    receive(&gate, 0usize);
 
     // The plane's rows among the cube's.
     let row = UNIT_POS_X as usize / 32 * comptime!(16 * tiling.depth);
-    let lefts = hold(&keys, row, comptime!(held(tiling)), tiling);
-    let rights = hold(&values, row, comptime!(held(tiling)), tiling);
+    let held_keys = hold(&keys, row, comptime!(held(tiling)), tiling);
+    let held_values = hold(&values, row, comptime!(held(tiling)), tiling);
+    let block = Block::<A> { keys, values, held_keys, held_values, row, first: first + row };
     let mut key_results = zeros(comptime!(tiling.depth * 2 * tiling.steps()));
     let mut value_results = zeros(comptime!(tiling.depth * 2 * tiling.steps()));
 
@@ -74,29 +68,56 @@ pub fn keys_kernel<A: Float>(
             let next = parts(batch, leader + (round + 1) / blocks, tokens, heads, kv_heads, chunks);
             let query = open + (round + 1) % blocks * COLS;
             let stage = (round + 1) % 2;
-            fetch_operands(qkv, dout, &mut queries, &mut douts, next, query, tokens, stage, tiling);
-            fetch_row_sums(lse, dsum, &mut logs, &mut deltas, next, query, tokens, stage);
-            send(&even, &odd, stage);
+            fetch_round(qkv, dout, lse, dsum, &mut stream, next, query, tokens, stage, tiling);
+            send(&gate, stage);
         }
         // The first round's copies arrived with the keys.
         if round > 0 {
-            receive(&even, &odd, round);
+            receive(&gate, round);
         }
-        for half in 0..comptime!(COLS / PART) {
-            let query = open + round % blocks * COLS + half * PART;
-            // Queries that all precede the plane's keys add nothing.
-            if query + PART > first + row {
-                let at = round % 2 * COLS + half * PART;
-                let mut scores = score(&lefts, &keys, row, &queries, at, tiling);
-                let mut slopes = score(&rights, &values, row, &douts, at, tiling);
-                weigh(&mut scores, &mut slopes, &logs, &deltas, at, first + row, query, scale * LOG2E, tiling);
-                add_weighted::<A>(&mut value_results, &scores, &douts, at, PART, tiling);
-                add_weighted::<A>(&mut key_results, &slopes, &queries, at, PART, tiling);
-            }
-        }
+        let query = open + round % blocks * COLS;
+        accumulate(&mut key_results, &mut value_results, &block, &stream, query, round % 2, scale * LOG2E, tiling);
         sync_cube();
     }
     store_both(dqkv, &key_results, &value_results, part, first + row, tokens, scale, tiling);
+}
+
+/// A plane's rows: in shared memory, where `row` is their first, and in registers, where those suffice.
+#[derive(CubeType)]
+struct Block<A: Float> {
+    keys: SharedMemory<Chunk<A>>,
+    values: SharedMemory<Chunk<A>>,
+    held_keys: Fragments<A>,
+    held_values: Fragments<A>,
+    row: usize,
+    /// The first row's token.
+    first: usize,
+}
+
+/// Adds what the queries of a stage give, part by part; `query` is the first.
+#[cube]
+fn accumulate<A: Float>(
+    key_results: &mut Fragments<f32>,
+    value_results: &mut Fragments<f32>,
+    block: &Block<A>,
+    stream: &Stream<A>,
+    query: usize,
+    stage: usize,
+    scale: f32,
+    #[comptime] tiling: Tiling,
+) {
+    for part in 0..comptime!(COLS / PART) {
+        let query = query + part * PART;
+        let at = stage * COLS + part * PART;
+        // Queries that all precede the plane's keys add nothing.
+        if query + PART > block.first {
+            let mut scores = score(&block.held_keys, &block.keys, block.row, &stream.queries, at, tiling);
+            let mut slopes = score(&block.held_values, &block.values, block.row, &stream.douts, at, tiling);
+            weigh(&mut scores, &mut slopes, stream, at, block.first, query, scale, tiling);
+            add_weighted::<A>(value_results, &scores, &stream.douts, at, PART, tiling);
+            add_weighted::<A>(key_results, &slopes, &stream.queries, at, PART, tiling);
+        }
+    }
 }
 
 /// Writes the gradients of the plane's keys and values.
@@ -123,13 +144,33 @@ fn held(tiling: Tiling) -> bool {
     tiling.depth * tiling.dim <= 64
 }
 
-/// Starts the copies of a block of a head's queries and of the gradients of their results.
+/// What passes through the two stages of shared memory.
+#[derive(CubeType)]
+struct Stream<A: Float> {
+    queries: SharedMemory<Chunk<A>>,
+    douts: SharedMemory<Chunk<A>>,
+    logs: SharedMemory<f32>,
+    deltas: SharedMemory<f32>,
+}
+
 #[cube]
-fn fetch_operands<A: Float>(
+fn stream<A: Float>(#[comptime] tiling: Tiling) -> Stream<A> {
+    Stream::<A> {
+        queries: SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize),
+        douts: SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize),
+        logs: SharedMemory::<f32>::new_aligned(comptime!(2 * COLS), 128usize),
+        deltas: SharedMemory::<f32>::new_aligned(comptime!(2 * COLS), 128usize),
+    }
+}
+
+/// Starts the copies of a block of a head's queries, of the gradients of their results, and of their sums.
+#[cube]
+fn fetch_round<A: Float>(
     qkv: &Array<Chunk<A>>,
     dout: &Array<Chunk<A>>,
-    queries: &mut SharedMemory<Chunk<A>>,
-    douts: &mut SharedMemory<Chunk<A>>,
+    lse: &Array<f32>,
+    dsum: &Array<f32>,
+    stream: &mut Stream<A>,
     part: Parts,
     query: usize,
     tokens: usize,
@@ -138,24 +179,10 @@ fn fetch_operands<A: Float>(
 ) {
     let chunks = comptime!(tiling.chunks());
     let to = stage * comptime!(COLS * tiling.chunks());
-    fetch(qkv, queries, part.queries, part.pitch, query, tokens, to, COLS, chunks);
-    fetch(dout, douts, part.outs, part.out_pitch, query, tokens, to, COLS, chunks);
-}
-
-/// Starts the copies of a block of rows' logarithms and sums.
-#[cube]
-fn fetch_row_sums(
-    lse: &Array<f32>,
-    dsum: &Array<f32>,
-    logs: &mut SharedMemory<f32>,
-    deltas: &mut SharedMemory<f32>,
-    part: Parts,
-    query: usize,
-    tokens: usize,
-    stage: usize,
-) {
-    fetch_sums(lse, logs, part.sums, query, tokens, stage * COLS, 0usize);
-    fetch_sums(dsum, deltas, part.sums, query, tokens, stage * COLS, COLS);
+    fetch(qkv, &mut stream.queries, part.queries, part.pitch, query, tokens, to, COLS, chunks);
+    fetch(dout, &mut stream.douts, part.outs, part.out_pitch, query, tokens, to, COLS, chunks);
+    fetch_sums(lse, &mut stream.logs, part.sums, query, tokens, stage * COLS, 0usize);
+    fetch_sums(dsum, &mut stream.deltas, part.sums, query, tokens, stage * COLS, COLS);
 }
 
 /// Products of the plane's rows with a part of the columns.
@@ -179,11 +206,10 @@ fn score<A: Float>(
 ///
 /// Queries beyond the last are zeros, as are their sums: they weigh their zeros.
 #[cube]
-fn weigh(
+fn weigh<A: Float>(
     scores: &mut Fragments<f32>,
     gains: &mut Fragments<f32>,
-    logs: &SharedMemory<f32>,
-    deltas: &SharedMemory<f32>,
+    stream: &Stream<A>,
     at: usize,
     key: usize,
     query: usize,
@@ -195,8 +221,8 @@ fn weigh(
     #[unroll]
     for n in 0..comptime!(PART / 8) {
         let from = at + comptime!(8 * n) + sum_col(lane);
-        let (log, next_log) = (logs[from] * LOG2E, logs[from + 1] * LOG2E);
-        let (delta, next_delta) = (deltas[from], deltas[from + 1]);
+        let (log, next_log) = (stream.logs[from] * LOG2E, stream.logs[from + 1] * LOG2E);
+        let (delta, next_delta) = (stream.deltas[from], stream.deltas[from + 1]);
         let col = query + comptime!(8 * n) + sum_col(lane);
         #[unroll]
         for i in 0..comptime!(2 * tiling.depth) {

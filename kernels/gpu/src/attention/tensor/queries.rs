@@ -5,11 +5,10 @@ use super::forward::store;
 use super::fragment::{Chunk, Fragments, Pair, zeros};
 use super::layout::{lane, sum_col, sum_row};
 use super::product::{add_weighted, hold, products};
-use super::stage::{UNITS, fetch, receive, send};
+use super::stage::{fetch, gate, receive, send};
 use super::tiling::{CHUNK_PAIRS, COLS, Tiling};
 use crate::attention::parts::{behind, filled, parts};
 use crate::launches::count;
-use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 
 /// Keys whose scores a plane holds at a time.
@@ -37,9 +36,7 @@ pub fn queries_kernel<A: Float>(
     let mut douts = SharedMemory::<Chunk<A>>::new_aligned(comptime!(tiling.rows() * tiling.chunks()), 128usize);
     let mut keys = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
     let mut values = SharedMemory::<Chunk<A>>::new_aligned(comptime!(2 * COLS * tiling.chunks()), 128usize);
-    let even = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    let odd = Barrier::shared(UNITS as u32, UNIT_POS == 0);
-    sync_cube();
+    let gate = gate();
 
     let head = CUBE_POS_X as usize;
     let batch = CUBE_POS_Y as usize;
@@ -51,15 +48,17 @@ pub fn queries_kernel<A: Float>(
     fetch(dout, &mut douts, part.outs, part.out_pitch, first, tokens, 0usize, rows, chunks);
     fetch(qkv, &mut keys, part.keys, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
     fetch(qkv, &mut values, part.values, part.pitch, 0usize, tokens, 0usize, COLS, chunks);
-    send(&even, &odd, 0usize);
+    send(&gate, 0usize);
 
     // The plane's rows among the cube's.
     let row = UNIT_POS_X as usize / 32 * comptime!(16 * tiling.depth);
-    let logs = of_rows(lse, part.sums, first + row, tokens, LOG2E, tiling);
-    let deltas = of_rows(dsum, part.sums, first + row, tokens, 1.0f32, tiling);
-    receive(&even, &odd, 0usize);
-    let lefts = hold(&queries, row, true, tiling);
-    let slopes = hold(&douts, row, true, tiling);
+    receive(&gate, 0usize);
+    let block = Block::<A> {
+        queries: hold(&queries, row, true, tiling),
+        douts: hold(&douts, row, true, tiling),
+        logs: of_rows(lse, part.sums, first + row, tokens, LOG2E, tiling),
+        deltas: of_rows(dsum, part.sums, first + row, tokens, 1.0f32, tiling),
+    };
     let mut results = zeros(comptime!(tiling.depth * 2 * tiling.steps()));
 
     for round in 0..rounds {
@@ -67,28 +66,52 @@ pub fn queries_kernel<A: Float>(
             let hold = (round + 1) % 2 * comptime!(COLS * tiling.chunks());
             fetch(qkv, &mut keys, part.keys, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
             fetch(qkv, &mut values, part.values, part.pitch, (round + 1) * COLS, tokens, hold, COLS, chunks);
-            send(&even, &odd, (round + 1) % 2);
+            send(&gate, (round + 1) % 2);
         }
         // The first round's copies arrived with the queries.
         if round > 0 {
-            receive(&even, &odd, round);
+            receive(&gate, round);
         }
-        for half in 0..comptime!(COLS / PART) {
-            let key = round * COLS + half * PART;
-            // A plane whose rows all precede the keys has nothing to add.
-            if key < first + row + comptime!(16 * tiling.depth) {
-                let at = round % 2 * COLS + half * PART;
-                let mut weights = products(&lefts, &keys, at, PART, tiling);
-                let gains = products(&slopes, &values, at, PART, tiling);
-                weigh(&mut weights, &gains, &logs, &deltas, first + row, key, scale * LOG2E, tiling);
-                add_weighted::<A>(&mut results, &weights, &keys, at, PART, tiling);
-            }
-        }
+        accumulate(&mut results, &block, &keys, &values, first + row, round, scale * LOG2E, tiling);
         sync_cube();
     }
     let factors = filled(scale, comptime!(2 * tiling.depth));
     let (start, pitch) = (part.queries * CHUNK_PAIRS, part.pitch * CHUNK_PAIRS);
     store(dqkv, &results, &factors, start, pitch, first + row, tokens, tiling);
+}
+
+/// What a lane holds of its plane's rows.
+#[derive(CubeType)]
+struct Block<A: Float> {
+    queries: Fragments<A>,
+    douts: Fragments<A>,
+    logs: Array<f32>,
+    deltas: Array<f32>,
+}
+
+/// Adds what the keys of a round give, part by part.
+#[cube]
+fn accumulate<A: Float>(
+    results: &mut Fragments<f32>,
+    block: &Block<A>,
+    keys: &SharedMemory<Chunk<A>>,
+    values: &SharedMemory<Chunk<A>>,
+    query: usize,
+    round: usize,
+    scale: f32,
+    #[comptime] tiling: Tiling,
+) {
+    for part in 0..comptime!(COLS / PART) {
+        let key = round * COLS + part * PART;
+        // A plane whose rows all precede the keys has nothing to add.
+        if key < query + comptime!(16 * tiling.depth) {
+            let at = round % 2 * COLS + part * PART;
+            let mut weights = products(&block.queries, keys, at, PART, tiling);
+            let gains = products(&block.douts, values, at, PART, tiling);
+            weigh(&mut weights, &gains, block, query, key, scale, tiling);
+            add_weighted::<A>(results, &weights, keys, at, PART, tiling);
+        }
+    }
 }
 
 /// The numbers of the lane's rows, times a factor; rows beyond the last token, which are not stored, read the last's.
@@ -112,11 +135,10 @@ fn of_rows(
 
 /// Turns scores into their gradients, but for the scale.
 #[cube]
-fn weigh(
+fn weigh<A: Float>(
     scores: &mut Fragments<f32>,
     gains: &Fragments<f32>,
-    logs: &Array<f32>,
-    deltas: &Array<f32>,
+    block: &Block<A>,
     query: usize,
     key: usize,
     scale: f32,
@@ -136,8 +158,8 @@ fn weigh(
             let gain = gains.index(at)[half];
             let col = key + comptime!(8 * n) + sum_col(lane);
             let mut slope = Pair::<f32>::empty();
-            slope[0] = exp2(fma(pair[0], scale, -logs[i])) * (gain[0] - deltas[i]);
-            slope[1] = exp2(fma(pair[1], scale, -logs[i])) * (gain[1] - deltas[i]);
+            slope[0] = exp2(fma(pair[0], scale, -block.logs[i])) * (gain[0] - block.deltas[i]);
+            slope[1] = exp2(fma(pair[1], scale, -block.logs[i])) * (gain[1] - block.deltas[i]);
             if cut {
                 slope[0] = select(col <= row, slope[0], 0.0f32);
                 slope[1] = select(col < row, slope[1], 0.0f32);

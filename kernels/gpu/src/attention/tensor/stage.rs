@@ -60,25 +60,41 @@ pub fn fetch_sums(
     }
 }
 
+/// Barriers of the two stages.
+#[derive(CubeType)]
+pub struct Gate {
+    even: Shared<Barrier>,
+    odd: Shared<Barrier>,
+}
+
+/// Sets up the barriers; all units take part.
+#[cube]
+pub fn gate() -> Gate {
+    let even = Barrier::shared(UNITS as u32, UNIT_POS == 0);
+    let odd = Barrier::shared(UNITS as u32, UNIT_POS == 0);
+    sync_cube();
+    Gate { even, odd }
+}
+
 /// Signals to all units that this unit's copies so far are its part of the stage.
 #[cube]
-pub fn send(even: &Shared<Barrier>, odd: &Shared<Barrier>, stage: usize) {
+pub fn send(gate: &Gate, stage: usize) {
     if stage == 0 {
-        even.commit_copy_async();
-        let _ = even.arrive();
+        gate.even.commit_copy_async();
+        let _ = gate.even.arrive();
     } else {
-        odd.commit_copy_async();
-        let _ = odd.arrive();
+        gate.odd.commit_copy_async();
+        let _ = gate.odd.arrive();
     }
 }
 
 /// Waits for all units' copies of round `round`, which uses stage `round % 2`.
 #[cube]
-pub fn receive(even: &Shared<Barrier>, odd: &Shared<Barrier>, round: usize) {
+pub fn receive(gate: &Gate, round: usize) {
     let parity = ((round / 2) % 2) as u32;
     if round % 2 == 1 {
-        odd.wait_parity(parity);
+        gate.odd.wait_parity(parity);
     } else {
-        even.wait_parity(parity);
+        gate.even.wait_parity(parity);
     }
 }
