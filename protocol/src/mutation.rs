@@ -218,6 +218,10 @@ mutations! {
     ForkKeepsRole,
     /// Succession: a fork draws its samples from where the lineage that it leaves has stopped.
     ForkInPlace,
+    /// Grid: voters stay in the row where they were.
+    VotersAnywhere,
+    /// Grid: those without a cell take holes by their id.
+    CellsById,
     /// Succession: contributions of more than a lease are averaged.
     OverLease,
     /// Succession: learners merge lineages.
