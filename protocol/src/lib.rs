@@ -27,6 +27,7 @@ pub mod engine;
 pub mod evidence;
 pub mod frame;
 pub mod gossip;
+pub mod grid;
 pub mod identity;
 pub mod lease;
 pub mod limits;

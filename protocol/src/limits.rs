@@ -9,6 +9,10 @@ pub const PROTOCOL_VERSION: u16 = 5;
 pub const MEMBERS_MAX: usize = 1024;
 /// Voters of one flock. In a larger flock the others are learners, which contribute and follow.
 pub const VOTERS_MAX: usize = 31;
+/// Members of a row of the flock's grid: with so many more members there is another row.
+pub const ROW_MEMBERS: usize = 32;
+/// The least members of a row: all voters have a place in the first.
+pub const ROW_MEMBERS_LEAST: usize = VOTERS_MAX;
 /// Bytes of a set of members: one bit for each member of a record.
 pub const SET_BYTES_MAX: usize = MEMBERS_MAX / 8;
 /// Statements about other nodes (joins, suspicions) in one READY.

@@ -182,6 +182,8 @@ mutations! {
     AmendTwice,
     /// Amendment: in a run without a creator one voter's word is enough.
     AmendByFew,
+    /// Engine: after the end of a run an amendment that does not lengthen it comes before one that does.
+    AmendInVain,
     /// Engine: a node trains by an amendment that no record holds yet. S30.
     AmendEarly,
     /// Engine: a node trains by what its own operator hands in. S30.
@@ -216,6 +218,10 @@ mutations! {
     ForkKeepsRole,
     /// Succession: a fork draws its samples from where the lineage that it leaves has stopped.
     ForkInPlace,
+    /// Grid: voters stay in the row where they were.
+    VotersAnywhere,
+    /// Grid: those without a cell take holes by their id.
+    CellsById,
     /// Succession: contributions of more than a lease are averaged.
     OverLease,
     /// Succession: learners merge lineages.
@@ -431,52 +437,18 @@ mutations! {
     StayAlone,
 }
 
-impl Mutation {
-    /// The bug of this name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|mutation| mutation.name() == name)
-    }
-
-    /// Its name in tables: `ignore-seen-vote`.
-    pub fn name(self) -> String {
-        let mut name = String::new();
-        for c in format!("{self:?}").chars() {
-            if c.is_ascii_uppercase() && !name.is_empty() {
-                name.push('-');
-            }
-            name.push(c.to_ascii_lowercase());
-        }
-        name
-    }
-}
-
-/// Whether the bug is injected: never in this build.
 #[cfg(not(any(test, feature = "mutations")))]
-macro_rules! mutated {
-    ($mutation:expr) => {{
-        let _: $crate::mutation::Mutation = $mutation;
-        false
-    }};
-}
-
-#[cfg(not(any(test, feature = "mutations")))]
-pub(crate) use mutated;
-
-/// Nothing, in this build.
-#[cfg(not(any(test, feature = "mutations")))]
-pub fn disturbance() -> u64 {
-    0
-}
-
-/// None, in this build.
-#[cfg(not(any(test, feature = "mutations")))]
-pub fn everywhere(_: Mutation) -> bool {
-    false
-}
-
+mod absent;
 mod by_test;
 #[cfg(any(test, feature = "mutations"))]
 mod choice;
+mod naming;
+
+#[cfg(not(any(test, feature = "mutations")))]
+pub use absent::{disturbance, everywhere};
+
+#[cfg(not(any(test, feature = "mutations")))]
+pub(crate) use absent::mutated;
 
 #[cfg(any(test, feature = "mutations"))]
 pub use choice::{chosen, disturbance, everywhere, with};

@@ -17,18 +17,27 @@ impl Ctx {
 
     /// The amendment that this node states in a READY of the round after the head.
     pub fn amendment(&self) -> Option<&Amendment> {
-        let round = self.head.as_ref()?.record.round.saturating_add(1);
-        self.amendments.stated(self.spec.creator.is_some(), round)
+        let record = &self.head.as_ref()?.record;
+        self.amendment_after(record.round, record.tokens)
+    }
+
+    /// The amendment that this node states after `rounds` rounds and `tokens` tokens: of those that are due the one with
+    /// the smallest name. After the run's end only those count by which the budget is not spent. Another one would come
+    /// into no record, since nobody contributes with it, and would hold up the longer ones.
+    fn amendment_after(&self, rounds: u64, tokens: u64) -> Option<&Amendment> {
+        let ended = is_over(&self.rules.budget, rounds, tokens) && !mutated!(Mutation::AmendInVain);
+        let longer = |amendment: &Amendment| !is_over(&amendment.changes.apply(&self.rules).budget, rounds, tokens);
+        let mut due = self.amendments.due(self.spec.creator.is_some(), rounds.saturating_add(1));
+        due.find(|amendment| !ended || longer(amendment))
     }
 
     /// Whether the run's budget is spent after `rounds` rounds and `tokens` tokens. It is not if this node states an
     /// amendment by which it is not: the round in which a record takes it up comes after the end. A node without a seat
     /// states nothing, and others may never hear of what it knows.
     pub fn is_spent(&self, rounds: u64, tokens: u64) -> bool {
-        let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
-        let is_over = |budget: &Budget| spent(budget.rounds, rounds) || spent(budget.tokens, tokens);
-        let longer = |amendment: &Amendment| !is_over(&amendment.changes.apply(&self.rules).budget);
-        is_over(&self.rules.budget) && !(self.is_member(&self.me) && self.amendment().is_some_and(longer))
+        let longer = |amendment: &Amendment| !is_over(&amendment.changes.apply(&self.rules).budget, rounds, tokens);
+        let lengthened = self.is_member(&self.me) && self.amendment_after(rounds, tokens).is_some_and(longer);
+        is_over(&self.rules.budget, rounds, tokens) && !lengthened
     }
 
     /// Takes over the terms that are in force after the head.
@@ -133,6 +142,12 @@ impl Ctx {
     }
 }
 
+/// Whether a budget is spent after `rounds` rounds and `tokens` tokens.
+fn is_over(budget: &Budget, rounds: u64, tokens: u64) -> bool {
+    let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
+    spent(budget.rounds, rounds) || spent(budget.tokens, tokens)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +185,34 @@ mod tests {
         assert_eq!(ctx.check_amendment(&other), Ok(()));
         ctx.propose(other.clone(), &mut out);
         assert_eq!(ctx.amendment(), Some(&other));
+    }
+
+    /// After the end nobody contributes with an amendment that lengthens nothing. If such a one came first, by its name
+    /// or because the operator may hand in one at a time, a run that is over could never be lengthened.
+    #[test]
+    fn after_the_end_an_amendment_that_lengthens_nothing_holds_up_none_that_does() {
+        let (mut ctx, mut out) = (Ctx::sample(), Out::default());
+        let mut record = ctx.head.as_ref().expect("a head").record.clone();
+        record.tokens = 1 << 40;
+        ctx.spec.budget.tokens = 1 << 40;
+        ctx.rules = ctx.spec.clone();
+        ctx.stand_on(ChainHead::new(record, None));
+        let (rounds, tokens) = (ctx.head.as_ref().expect("a head").record.round, 1 << 40);
+        let signed =
+            |ctx: &Ctx, changes| Amendment::next(&ctx.settings(), 0, changes).sign(&sample::signer(), &ctx.run);
+        let longer = signed(&ctx, Changes { tokens: Some(1 << 41), ..Changes::default() });
+        let first = |share: &u32| {
+            let other = signed(&ctx, Changes { share: Some(*share), ..Changes::default() });
+            other.name(&ctx.run) < longer.name(&ctx.run)
+        };
+        let share = (1..=50).find(first).expect("half of all names come before");
+        let vain = signed(&ctx, Changes { share: Some(share), ..Changes::default() });
+        ctx.propose(vain.clone(), &mut out);
+        assert!(ctx.is_spent(rounds, tokens) && ctx.amendment().is_none() && ctx.proposals().len() == 1);
+        assert_eq!(ctx.check_amendment(&longer), Ok(()), "the operator may hand in a longer one");
+        assert_eq!(ctx.hear_amendment(sample::node(16), longer.clone(), &mut out), Ok(()));
+        assert_eq!(ctx.amendment(), Some(&longer), "although its name comes later");
+        assert!(!ctx.is_spent(rounds, tokens));
     }
 
     /// Members hear the creator without a seat, and nobody else: a run is lengthened whatever has become of its node.

@@ -30,11 +30,11 @@ impl Amendments {
         self.known.len() < PROPOSALS_MAX && self.known.insert(name, amendment).is_none()
     }
 
-    /// The amendment that this node states in a READY of this round. `signed`: the run has a creator, whose word needs
-    /// nobody's agreement.
-    pub fn stated(&self, signed: bool, round: u64) -> Option<&Amendment> {
-        let agreed = |name: &Digest| signed || self.agreed == Some(*name);
-        let due = self.known.iter().find(|(name, amendment)| agreed(name) && amendment.is_due(round));
+    /// Those that this node may state in a READY of this round, by ascending name. `signed`: the run has a creator,
+    /// whose word needs nobody's agreement.
+    pub fn due(&self, signed: bool, round: u64) -> impl Iterator<Item = &Amendment> {
+        let agreed = move |name: &Digest| signed || self.agreed == Some(*name);
+        let due = self.known.iter().filter(move |(name, amendment)| agreed(name) && amendment.is_due(round));
         due.map(|(_, amendment)| amendment)
     }
 
@@ -64,12 +64,12 @@ mod tests {
         let run = Digest([1; 32]);
         let (mut known, late) = (Amendments::default(), Amendment { from: 9, ..rounds(7) });
         assert!(known.take(late.name(&run), late.clone(), false) && !known.take(late.name(&run), late.clone(), false));
-        assert_eq!((known.stated(true, 7), known.stated(true, 8)), (None, Some(&late)));
-        assert_eq!(known.stated(false, 8), None, "nobody here agrees");
+        assert_eq!((known.due(true, 7).next(), known.due(true, 8).next()), (None, Some(&late)));
+        assert_eq!(known.due(false, 8).next(), None, "nobody here agrees");
         assert!(!known.take(late.name(&run), late.clone(), true));
-        assert_eq!(known.stated(false, 8), Some(&late));
+        assert_eq!(known.due(false, 8).next(), Some(&late));
         known.follow(&Settings::default().after(&rounds(5), &run));
-        assert_eq!((known.stated(true, 8), known.known().count()), (None, 0), "another one came first");
+        assert_eq!((known.due(true, 8).next(), known.known().count()), (None, 0), "another one came first");
     }
 
     #[test]
@@ -81,6 +81,6 @@ mod tests {
         assert_eq!(known.known().count(), PROPOSALS_MAX);
         let own = rounds(99);
         assert!(known.take(own.name(&run), own.clone(), true));
-        assert_eq!((known.known().count(), known.stated(false, 1)), (PROPOSALS_MAX, Some(&own)));
+        assert_eq!((known.known().count(), known.due(false, 1).next()), (PROPOSALS_MAX, Some(&own)));
     }
 }

@@ -1,0 +1,70 @@
+//! Who is whose neighbour in a grid, and which ways a relayed word may take.
+
+use super::Cell;
+use crate::NodeId;
+use std::collections::BTreeMap;
+
+/// The members of a record in their cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grid {
+    rows: usize,
+    cells: BTreeMap<NodeId, Cell>,
+    /// The members in each cell; empty in a flock of one row.
+    holders: BTreeMap<Cell, NodeId>,
+}
+
+impl Grid {
+    /// The grid of these members: as many rows as their cells show.
+    pub fn of(members: impl IntoIterator<Item = (NodeId, Cell)>) -> Self {
+        let cells: BTreeMap<NodeId, Cell> = members.into_iter().collect();
+        let rows = cells.values().map(|cell| cell.row() + 1).max().unwrap_or(1);
+        let holders = if rows > 1 { cells.iter().map(|(id, cell)| (*cell, *id)).collect() } else { BTreeMap::new() };
+        Self { rows, cells, holders }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether all members are neighbours.
+    pub fn is_one_row(&self) -> bool {
+        self.rows <= 1
+    }
+
+    pub fn cell_of(&self, id: &NodeId) -> Option<Cell> {
+        self.cells.get(id).copied()
+    }
+
+    /// Whether two members are of one row or one column. Nobody is its own neighbour.
+    pub fn are_neighbours(&self, one: &NodeId, other: &NodeId) -> bool {
+        let both = self.cell_of(one).zip(self.cell_of(other));
+        one != other && both.is_some_and(|(a, b)| self.is_one_row() || a.row() == b.row() || a.column() == b.column())
+    }
+
+    /// The members of a member's row and of its column, by ascending id.
+    pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let of = *id;
+        self.cells.keys().copied().filter(move |other| self.are_neighbours(&of, other))
+    }
+
+    /// Whether a member's word may come to `me` from `peer`: over two edges of the grid.
+    pub fn is_way(&self, signer: &NodeId, peer: &NodeId, me: &NodeId) -> bool {
+        signer != me && self.are_neighbours(signer, peer) && self.are_neighbours(peer, me)
+    }
+
+    /// The member of the first row in a member's column; itself if it is of that row.
+    pub fn head_of(&self, id: &NodeId) -> Option<NodeId> {
+        let cell = self.cell_of(id)?;
+        self.holders.get(&Cell::at(0, cell.column())).copied()
+    }
+
+    /// The other members of a member's row, from the one behind it on, in a circle; nobody in a flock of one row.
+    pub fn after(&self, id: &NodeId) -> Vec<NodeId> {
+        let Some(own) = self.cell_of(id).filter(|_| !self.is_one_row()) else { return Vec::new() };
+        let row = Cell::at(own.row(), 0)..Cell::at(own.row() + 1, 0);
+        let mates: Vec<(Cell, NodeId)> = self.holders.range(row).map(|(cell, id)| (*cell, *id)).collect();
+        let (behind, before) =
+            (mates.iter().filter(|(cell, _)| *cell > own), mates.iter().filter(|(cell, _)| *cell < own));
+        behind.chain(before).map(|(_, id)| *id).collect()
+    }
+}
