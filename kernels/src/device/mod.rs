@@ -66,10 +66,10 @@ pub enum DeviceError {
     )]
     Memory { device: String, need: u64, free: u64 },
     #[error(
-        "{device} does not give the {need} MiB of memory that one sequence of this model takes: {reason}. Stop other programs \
-         on it, set a smaller model.preset or model.seq_len in the run file, or take --device cpu"
+        "{device} does not give the {need} MiB of memory that one sequence of this model takes, though they look free. Stop \
+         other programs on it, set a smaller model.preset or model.seq_len in the run file, or take --device cpu"
     )]
-    Refused { device: String, need: u64, reason: String },
+    Refused { device: String, need: u64 },
     #[error(
         "{device} takes buffers of at most {most} MiB, and this model has one of {need} MiB. Set a smaller model.preset in \
          the run file, or take --device cpu"

@@ -86,9 +86,8 @@ fn true_ways(
     for ways in opened.ways(&sizes(model)) {
         match known::check(opened, model, ways) {
             Ok(()) => return Ok(ways),
-            Err(Unknown::NoMemory(reason)) => {
-                let (device, need) = (info.to_string(), BESIDE >> 20);
-                return Err(DeviceError::Refused { device, need, reason });
+            Err(Unknown::NoMemory) => {
+                return Err(DeviceError::Refused { device: info.to_string(), need: BESIDE >> 20 });
             }
             Err(Unknown::Other(reason)) => {
                 told.push(format!("{info} does not do with {ways}: {reason}. Its next way is tried"));
@@ -114,7 +113,7 @@ fn session(
     options: &TrainerOptions,
     ways: Ways,
 ) -> Result<(Box<dyn Session>, usize), DeviceError> {
-    let (mut least, mut refused) = (Need::default(), None);
+    let (mut least, mut refused) = (Need::default(), false);
     for (sequences, parts) in divisions(options) {
         let batch = Batch::new(sizes, sequences, parts, ways);
         least = Need::of(sizes, &batch);
@@ -125,12 +124,12 @@ fn session(
         match open_session(opened, sizes, &batch, ways) {
             Ok(session) => return Ok((session, sequences)),
             // Another program may have taken the memory meanwhile.
-            Err(reason) => refused = Some(reason),
+            Err(_) => refused = true,
         }
     }
     let device = info.to_string();
-    if let Some(reason) = refused {
-        return Err(DeviceError::Refused { device, need: least.total >> 20, reason });
+    if refused {
+        return Err(DeviceError::Refused { device, need: least.total >> 20 });
     }
     if least.largest > opened.largest() {
         return Err(DeviceError::Buffer { device, need: least.largest >> 20, most: opened.largest() >> 20 });

@@ -63,7 +63,7 @@ fn tokens(model: &ModelConfig) -> Vec<u32> {
 /// Why a device's answers are not known to be right.
 pub enum Unknown {
     /// The memory of a small model could not be set aside.
-    NoMemory(String),
+    NoMemory,
     /// It did not do something, or did it otherwise.
     Other(String),
 }
@@ -83,7 +83,7 @@ pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unk
     let sizes = sizes(&small);
     let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways);
     let session = open_session(opened, &sizes, &batch, ways).map_err(|reason| match is_about_memory(&reason) {
-        true => Unknown::NoMemory(reason),
+        true => Unknown::NoMemory,
         false => Unknown::Other(reason),
     })?;
     let info = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "known answers".into(), why: String::new() };
@@ -94,9 +94,12 @@ pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unk
     Ok(())
 }
 
-/// Whether a runtime's words are about memory.
+/// Whether a runtime's words are about memory. cubecl 0.10 tells of memory that it did not get as of a page that is not
+/// there.
 fn is_about_memory(reason: &str) -> bool {
-    ["BufferTooBig", "OUT_OF_MEMORY", "out of memory", "allocat"].iter().any(|words| reason.contains(words))
+    ["BufferTooBig", "OUT_OF_MEMORY", "out of memory", "allocat", "Memory page"]
+        .iter()
+        .any(|words| reason.contains(words))
 }
 
 /// The words of what a trainer could not do.
