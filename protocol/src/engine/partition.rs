@@ -202,7 +202,7 @@ impl Ctx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Head, Phase};
+    use crate::message::{Head, Phase, Pulse};
     use crate::wire::sample::node;
 
     /// A round in which this node has said Fork with all that it hears.
@@ -224,6 +224,7 @@ mod tests {
             phase: Phase::QuorumLost,
             progress: 0,
             awaits: None,
+            pulse: Pulse::default(),
         };
         ctx.peers.entry(node(fill)).and_modify(|peer| peer.said.head = Some(said));
     }
