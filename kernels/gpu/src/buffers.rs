@@ -74,7 +74,7 @@ pub struct LayerBuffers<T> {
     pub inverse: T,
     /// Queries and keys turned by position, and values: A `[R, qkv]`.
     pub qkv: T,
-    /// What attention mixes: A `[R, width]`.
+    /// The values that attention mixes: A `[R, width]`.
     pub mixed: T,
     /// f32 `[sequences, heads, tokens]`.
     pub lse: T,
@@ -132,7 +132,7 @@ pub struct Buffers<T> {
 pub struct Need {
     /// In all.
     pub total: u64,
-    /// Of the largest buffer.
+    /// The largest buffer.
     pub largest: u64,
 }
 

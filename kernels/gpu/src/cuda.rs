@@ -12,7 +12,7 @@ fn present(name: &str) -> bool {
 /// The name of the device with this number.
 ///
 /// # Errors
-/// What this machine has instead.
+/// The machine's devices, in words.
 pub fn find(index: usize) -> Result<String, String> {
     let driver = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
     if !present(driver) {

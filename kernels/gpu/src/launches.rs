@@ -8,7 +8,7 @@ use std::cell::Cell;
 /// Bytes from one part of the buffer to the next: every device can bind there.
 const PART: usize = 256;
 
-/// What a step tells: numbers that its kernels write, and the count of those that ran. Both cross at once.
+/// A step's report: numbers that its kernels write, and the count of those that ran. Both cross at once.
 pub struct Tally {
     /// f32, NaN until a kernel writes it.
     report: Handle,

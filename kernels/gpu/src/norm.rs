@@ -13,7 +13,7 @@ use cubecl::server::Handle;
 /// Most blocks of rows in the backward pass: two for each multiprocessor of an H100, roughly.
 const BLOCKS: usize = 256;
 
-/// What the backward pass does with the buffer that receives the gradient of the inputs.
+/// The backward pass's use of the buffer that receives the gradient of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Into {
     /// The buffer holds the gradient of the residual stream, which is added.
@@ -21,7 +21,7 @@ pub enum Into {
     Replace,
 }
 
-/// What the norm of a row needs beside the row.
+/// The norm's constants, the same for all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Gain<'a> {
     /// f32 `[width]`.

@@ -37,7 +37,7 @@ pub enum Moment {
 /// A model on a device. Its runtime may answer with a panic: [`crate::guarded`] makes an error of it. Vectors of the host are f32, in the order of its layout. Errors are the device's words; after
 /// one nothing is known of what the device holds.
 pub trait Session: Send {
-    /// What multiplies and attends, and in which precision, as the end of a sentence.
+    /// The ways of products and attention, and their precision, as the end of a sentence.
     fn ways(&self) -> String;
 
     /// The memory that was set aside.

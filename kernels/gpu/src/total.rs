@@ -17,7 +17,7 @@ pub const LOSS: usize = 0;
 /// The slot of the report that holds the norm of the gradient.
 pub const NORM: usize = 1;
 
-/// What is summed, and what becomes of the sum.
+/// The terms of a sum, and its result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Total {
     /// The sum of the values, times this factor.

@@ -77,7 +77,7 @@ impl From<String> for Unknown {
 /// Whether the device trains as the CPU does, with these ways.
 ///
 /// # Errors
-/// What it did not do, or did otherwise.
+/// The step that the device left out or computed otherwise.
 pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unknown> {
     let (small, options) = (small(model), options());
     let sizes = sizes(&small);

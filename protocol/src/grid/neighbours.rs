@@ -1,4 +1,4 @@
-//! Who is whose neighbour in a grid, and which ways a relayed word may take.
+//! Neighbours of a member in a grid, and which ways a relayed word may take.
 
 use super::Cell;
 use crate::NodeId;

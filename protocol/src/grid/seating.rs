@@ -1,4 +1,4 @@
-//! Who gets which cell: a pure function of the cells before, the members and a digest, so that all nodes give the same.
+//! The members' cells: a pure function of the cells before, the members and a digest, so that all nodes give the same.
 
 use super::{Cell, Shape};
 use crate::mutation::{Mutation, mutated};

@@ -144,7 +144,7 @@ fn held(tiling: Tiling) -> bool {
     tiling.depth * tiling.dim <= 64
 }
 
-/// What passes through the two stages of shared memory.
+/// The data that pass through the two stages of shared memory.
 #[derive(CubeType)]
 struct Stream<A: Float> {
     queries: SharedMemory<Chunk<A>>,

@@ -80,7 +80,7 @@ pub fn queries_kernel<A: Float>(
     store(dqkv, &results, &factors, start, pitch, first + row, tokens, tiling);
 }
 
-/// What a lane holds of its plane's rows.
+/// A lane's part of its plane's rows.
 #[derive(CubeType)]
 struct Block<A: Float> {
     queries: Fragments<A>,

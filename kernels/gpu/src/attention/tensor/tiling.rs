@@ -8,7 +8,7 @@ pub const COLS: usize = 64;
 /// Pairs of a chunk.
 pub const CHUNK_PAIRS: usize = CHUNK / 2;
 
-/// What one cube of four planes computes.
+/// The work of one cube of four planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tiling {
     /// Elements of a head's row: 32, 64 or 128.
