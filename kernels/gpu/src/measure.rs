@@ -44,12 +44,13 @@ pub fn attention<R: Runtime, A: Float + CubeElement>(
         let (qkv, out) = (noise(shape.rows() * shape.width()), noise(shape.rows() * heads * head_dim));
         let [dqkv, dout] = [&qkv, &out].map(|like| client.empty(like.size() as usize));
         let [lse, sums] = [(); 2].map(|()| client.empty(4 * shape.sums()));
+        let tensors = attention::Forward { qkv: &qkv, out: &out, lse: &lse };
         let forward = seconds(client, |tally| {
-            attention::forward::<R, A>(client, way, shape, &qkv, &out, &lse, tally.of(attention::FORWARD))
+            attention::forward::<R, A>(client, way, shape, tensors, tally.of(attention::FORWARD))
         })?;
+        let tensors = attention::Backward { forward: tensors, dout: &dout, dsum: &sums, dqkv: &dqkv };
         let backward = seconds(client, |tally| {
-            let counted = tally.of(attention::BACKWARD);
-            attention::backward::<R, A>(client, way, shape, &qkv, &out, &dout, &lse, &sums, &dqkv, counted)
+            attention::backward::<R, A>(client, way, shape, tensors, tally.of(attention::BACKWARD))
         })?;
         Ok([forward, backward])
     })?

@@ -108,8 +108,8 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         self.linear(rows, &kept.normed, &layer.qkv, &kept.qkv, None, tally)?;
         self.turn(&kept.qkv, rows, rope::Turn::Forward, tally);
         let shape = self.shape(part.sequences);
-        let counted = tally.of(attention::FORWARD);
-        attention::forward::<R, A>(&self.client, self.way, shape, &kept.qkv, &kept.mixed, &kept.lse, counted)?;
+        let tensors = attention::Forward { qkv: &kept.qkv, out: &kept.mixed, lse: &kept.lse };
+        attention::forward::<R, A>(&self.client, self.way, shape, tensors, tally.of(attention::FORWARD))?;
         self.linear(rows, &kept.mixed, &layer.out, &kept.middle, Some(&kept.x), tally)
     }
 
@@ -235,8 +235,10 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         let LayerBuffers { qkv, mixed, lse, .. } = kept;
         self.input(rows, stream, &layer.out, narrow, tally)?;
         self.learn((rows, first), stream, mixed, &layer.out, tally)?;
-        let (shape, counted) = (self.shape(part.sequences), tally.of(attention::BACKWARD));
-        attention::backward::<R, A>(client, self.way, shape, qkv, mixed, narrow, lse, sums, dqkv, counted)?;
+        let forward = attention::Forward { qkv, out: mixed, lse };
+        let tensors = attention::Backward { forward, dout: narrow, dsum: sums, dqkv };
+        let shape = self.shape(part.sequences);
+        attention::backward::<R, A>(client, self.way, shape, tensors, tally.of(attention::BACKWARD))?;
         self.turn(dqkv, rows, rope::Turn::Backward, tally);
         self.input(rows, dqkv, &layer.qkv, narrow, tally)?;
         self.learn((rows, first), dqkv, &kept.normed, &layer.qkv, tally)?;

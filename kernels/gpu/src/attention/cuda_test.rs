@@ -1,7 +1,7 @@
 //! The tensor cores' kernels: run by hand where there is CUDA, `cargo test -p starling-gpu --features cuda -- --ignored`.
 
 use super::reference::{Reference, largest_error, noise};
-use crate::attention::{Shape, Way, backward, forward, ways};
+use crate::attention::{Backward, Forward, Shape, Way, backward, forward, ways};
 use cubecl::Runtime;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
 use half::bf16;
@@ -15,8 +15,10 @@ fn run(way: Way, shape: Shape, qkv: &[bf16], dout: &[bf16]) -> [Vec<f32>; 3] {
     let garbage = |len: usize| upload(&vec![bf16::MAX; len]);
     let (q, d, tally) = (upload(qkv), upload(dout), client.create_from_slice(&[0; 4]));
     let (out, dqkv, lse, dsum) = (garbage(dout.len()), garbage(qkv.len()), sums(), sums());
-    forward::<_, bf16>(&client, way, shape, &q, &out, &lse, &tally).unwrap();
-    backward::<_, bf16>(&client, way, shape, &q, &out, &d, &lse, &dsum, &dqkv, &tally).unwrap();
+    let tensors = Forward { qkv: &q, out: &out, lse: &lse };
+    forward::<_, bf16>(&client, way, shape, tensors, &tally).unwrap();
+    let tensors = Backward { forward: tensors, dout: &d, dsum: &dsum, dqkv: &dqkv };
+    backward::<_, bf16>(&client, way, shape, tensors, &tally).unwrap();
     let wide = |handle| {
         let bytes = client.read_one(handle).unwrap();
         bytemuck::cast_slice::<u8, bf16>(&bytes).iter().map(|x| x.to_f32()).collect()

@@ -1,6 +1,7 @@
 //! Sums of `dout * out` over each head's row, which the softmax's gradient subtracts.
 
 use super::shape::Shape;
+use super::tensors::{Backward, Forward};
 use crate::launches::count;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
@@ -14,20 +15,17 @@ const ROWS: usize = 16;
 pub(super) fn rows<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     shape: Shape,
-    out: &Handle,
-    dout: &Handle,
-    dsum: &Handle,
+    Backward { forward: Forward { out, .. }, dout, dsum, .. }: Backward,
     tally: &Handle,
 ) {
-    let Shape { batch, tokens, heads, head_dim, .. } = shape;
+    let Shape { tokens, heads, head_dim, .. } = shape;
     let vector = vector::<R, A>(client, head_dim);
     let vectors = shape.rows() * heads * head_dim / vector;
-    let blocks = tokens.div_ceil(ROWS);
     // SAFETY: the kernel tests its bounds, and the lengths are the buffers'.
     unsafe {
         delta_kernel::launch_unchecked::<A, R>(
             client,
-            CubeCount::Static(heads as u32, batch as u32, blocks as u32),
+            shape.cubes(heads, ROWS),
             CubeDim::new_1d((SHARERS * ROWS) as u32),
             vector,
             ArrayArg::from_raw_parts(out.clone(), vectors),

@@ -4,16 +4,16 @@
 //! of each row is kept for the backward pass, which computes the scores again (Dao et al. 2022, arXiv 2205.14135; Dao
 //! 2023, arXiv 2307.08691). All sums are in f32 and in a fixed order.
 
-#![allow(clippy::too_many_arguments)]
-
 mod delta;
 mod parts;
 pub mod portable;
 mod shape;
 mod tensor;
+mod tensors;
 mod way;
 
 pub use shape::Shape;
+pub use tensors::{Backward, Forward};
 pub use way::{Way, ways};
 
 #[cfg(all(test, feature = "cuda"))]
@@ -31,11 +31,7 @@ use way::check;
 pub const FORWARD: u32 = 1;
 pub const BACKWARD: u32 = 3;
 
-/// Attention of every query to the keys up to its own position.
-///
-/// `qkv` is `[batch * tokens, (heads + 2 * kv_heads) * head_dim]` of `A`: queries, keys, values, the former two already
-/// rotated. `out` is `[batch * tokens, heads * head_dim]` of `A`. `lse` is `[batch, heads, tokens]` of f32, the natural
-/// logarithm of the sum of the exponentials of the scaled scores. One launch.
+/// Attention of every query to the keys up to its own position. One launch.
 ///
 /// # Errors
 ///
@@ -44,25 +40,21 @@ pub fn forward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     way: Way,
     shape: Shape,
-    qkv: &Handle,
-    out: &Handle,
-    lse: &Handle,
+    tensors: Forward,
     tally: &Handle,
 ) -> Result<(), String> {
     check::<R, A>(client, way, shape)?;
     match way {
-        Way::Portable => portable::forward::<R, A>(client, shape, qkv, out, lse, tally),
+        Way::Portable => portable::forward::<R, A>(client, shape, tensors, tally),
         Way::TensorCores => {
-            tensor::forward::<R, A>(client, shape, qkv, out, lse, tally);
+            tensor::forward::<R, A>(client, shape, tensors, tally);
             Ok(())
         }
     }
 }
 
-/// The gradient of [`forward`]: writes all of `dqkv`, shaped like `qkv`.
-///
-/// `dout` is shaped like `out`, and `dsum` is scratch, `[batch, heads, tokens]` of f32.
-/// The gradients of keys and values are sums over the heads of a group, in a fixed order. Three launches.
+/// The gradient of [`forward`]. Those of keys and values are sums over the heads of a group, in a fixed order. Three
+/// launches.
 ///
 /// # Errors
 ///
@@ -71,20 +63,15 @@ pub fn backward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     way: Way,
     shape: Shape,
-    qkv: &Handle,
-    out: &Handle,
-    dout: &Handle,
-    lse: &Handle,
-    dsum: &Handle,
-    dqkv: &Handle,
+    tensors: Backward,
     tally: &Handle,
 ) -> Result<(), String> {
     check::<R, A>(client, way, shape)?;
-    delta::rows::<R, A>(client, shape, out, dout, dsum, tally);
+    delta::rows::<R, A>(client, shape, tensors, tally);
     match way {
-        Way::Portable => portable::backward::<R, A>(client, shape, qkv, dout, lse, dsum, dqkv, tally),
+        Way::Portable => portable::backward::<R, A>(client, shape, tensors, tally),
         Way::TensorCores => {
-            tensor::backward::<R, A>(client, shape, qkv, dout, lse, dsum, dqkv, tally);
+            tensor::backward::<R, A>(client, shape, tensors, tally);
             Ok(())
         }
     }

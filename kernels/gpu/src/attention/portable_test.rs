@@ -1,7 +1,7 @@
 //! The portable kernels on a graphics device (software Vulkan suffices), against plain f64 arithmetic.
 
 use super::reference::{Reference, largest_error, noise};
-use crate::attention::{Shape, Way, backward, forward, ways};
+use crate::attention::{Backward, Forward, Shape, Way, backward, forward, ways};
 use cubecl::Runtime;
 use cubecl::wgpu::{WgpuDevice, WgpuRuntime};
 use proptest::prelude::*;
@@ -19,8 +19,10 @@ fn agrees(shape: Shape) {
     let (out, lse) = (garbage(dout.len()), garbage(shape.sums()));
     let (dsum, dqkv) = (garbage(shape.sums()), garbage(qkv.len()));
     assert_eq!(ways::<WgpuRuntime, f32>(&client, shape), [Way::Portable]);
-    forward::<_, f32>(&client, Way::Portable, shape, &q, &out, &lse, &tally).unwrap();
-    backward::<_, f32>(&client, Way::Portable, shape, &q, &out, &d, &lse, &dsum, &dqkv, &tally).unwrap();
+    let tensors = Forward { qkv: &q, out: &out, lse: &lse };
+    forward::<_, f32>(&client, Way::Portable, shape, tensors, &tally).unwrap();
+    let tensors = Backward { forward: tensors, dout: &d, dsum: &dsum, dqkv: &dqkv };
+    backward::<_, f32>(&client, Way::Portable, shape, tensors, &tally).unwrap();
 
     let read = |handle| bytemuck::cast_slice::<u8, f32>(&client.read_one(handle).unwrap()).to_vec();
     assert_eq!(read(tally)[0].to_bits(), 4, "{shape:?}: a kernel did not run");
@@ -59,7 +61,8 @@ fn impossible_shapes_are_refused() {
         assert!(ways::<WgpuRuntime, f32>(&client, bad).is_empty(), "{bad:?}");
     }
     let empty = client.empty(4);
-    let refused = forward::<_, f32>(&client, Way::TensorCores, good, &empty, &empty, &empty, &empty);
+    let tensors = Forward { qkv: &empty, out: &empty, lse: &empty };
+    let refused = forward::<_, f32>(&client, Way::TensorCores, good, tensors, &empty);
     assert!(refused.unwrap_err().contains("bf16"));
 }
 

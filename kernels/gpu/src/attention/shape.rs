@@ -1,6 +1,7 @@
 //! Sizes of an attention.
 
 use crate::sizes::Sizes;
+use cubecl::prelude::CubeCount;
 
 /// Sizes of one attention layer's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +38,16 @@ impl Shape {
     /// Elements of `lse` and of the backward pass's scratch.
     pub fn sums(&self) -> usize {
         self.rows() * self.heads
+    }
+
+    /// The factor of scores.
+    pub fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
+    /// One cube for each block of `rows` tokens, head (of `heads`) and sequence; blocks vary most slowly.
+    pub(super) fn cubes(&self, heads: usize, rows: usize) -> CubeCount {
+        CubeCount::Static(heads as u32, self.batch as u32, self.tokens.div_ceil(rows) as u32)
     }
 
     /// Whether the kernels can count it.

@@ -6,6 +6,7 @@ mod queries;
 mod tile;
 
 use super::shape::Shape;
+use super::tensors::{Backward, Forward, launch};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 use tile::{Pass, Tile};
@@ -28,88 +29,53 @@ fn tile_for<R: Runtime>(client: &ComputeClient<R>, shape: Shape, pass: Pass) -> 
         .ok_or_else(|| format!("{memory} bytes of shared memory are too few for heads of {}", shape.head_dim))
 }
 
-fn scale(shape: Shape) -> f32 {
-    1.0 / (shape.head_dim as f32).sqrt()
-}
-
-/// One cube for each block of rows, head and sequence; blocks vary most slowly.
-fn grid(shape: Shape, heads: usize, tile: Tile) -> CubeCount {
-    CubeCount::Static(heads as u32, shape.batch as u32, shape.tokens.div_ceil(tile.rows()) as u32)
-}
-
 /// See [`super::forward`].
 pub(super) fn forward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     shape: Shape,
-    qkv: &Handle,
-    out: &Handle,
-    lse: &Handle,
+    Forward { qkv, out, lse }: Forward,
     tally: &Handle,
 ) -> Result<(), String> {
     let tile = tile_for(client, shape, Pass::Forward)?;
     let vector = vector(shape.head_dim);
-    // SAFETY: the kernel tests its bounds, and the lengths are the buffers'.
-    unsafe {
-        forward::forward_kernel::launch_unchecked::<A, R>(
-            client,
-            grid(shape, shape.heads, tile),
-            CubeDim::new_1d(tile.units() as u32),
-            vector,
-            ArrayArg::from_raw_parts(qkv.clone(), shape.rows() * shape.width() / vector),
-            ArrayArg::from_raw_parts(out.clone(), shape.sums() * shape.head_dim / vector),
-            ArrayArg::from_raw_parts(lse.clone(), shape.sums()),
-            ArrayArg::from_raw_parts(tally.clone(), 1),
-            shape.tokens,
-            shape.heads,
-            shape.kv_heads,
-            scale(shape),
-            tile,
-        );
-    }
+    let (wide, narrow) = (shape.rows() * shape.width() / vector, shape.sums() * shape.head_dim / vector);
+    launch!(
+        forward::forward_kernel,
+        client,
+        (shape.cubes(shape.heads, tile.rows()), tile.units(), vector),
+        [qkv => wide, out => narrow, lse => shape.sums()],
+        tally,
+        shape,
+        tile
+    );
     Ok(())
 }
 
 /// See [`super::backward`]; `dsum` is filled.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn backward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     shape: Shape,
-    qkv: &Handle,
-    dout: &Handle,
-    lse: &Handle,
-    dsum: &Handle,
-    dqkv: &Handle,
+    Backward { forward: Forward { qkv, lse, .. }, dout, dsum, dqkv }: Backward,
     tally: &Handle,
 ) -> Result<(), String> {
     let tile = tile_for(client, shape, Pass::Backward)?;
     let vector = vector(shape.head_dim);
-    let (wide, narrow) = (shape.rows() * shape.width() / vector, shape.sums() * shape.head_dim / vector);
-    macro_rules! launch {
-        ($kernel:path, $heads:expr) => {{
-            use $kernel as kernel;
-            // SAFETY: the kernels test their bounds, and the lengths are the buffers'.
-            unsafe {
-                kernel::launch_unchecked::<A, R>(
-                    client,
-                    grid(shape, $heads, tile),
-                    CubeDim::new_1d(tile.units() as u32),
-                    vector,
-                    ArrayArg::from_raw_parts(qkv.clone(), wide),
-                    ArrayArg::from_raw_parts(dout.clone(), narrow),
-                    ArrayArg::from_raw_parts(lse.clone(), shape.sums()),
-                    ArrayArg::from_raw_parts(dsum.clone(), shape.sums()),
-                    ArrayArg::from_raw_parts(dqkv.clone(), wide),
-                    ArrayArg::from_raw_parts(tally.clone(), 1),
-                    shape.tokens,
-                    shape.heads,
-                    shape.kv_heads,
-                    scale(shape),
-                    tile,
-                );
-            }
-        }};
+    let (wide, narrow, sums) =
+        (shape.rows() * shape.width() / vector, shape.sums() * shape.head_dim / vector, shape.sums());
+    macro_rules! gradient {
+        ($kernel:path, $heads:expr) => {
+            launch!(
+                $kernel,
+                client,
+                (shape.cubes($heads, tile.rows()), tile.units(), vector),
+                [qkv => wide, dout => narrow, lse => sums, dsum => sums, dqkv => wide],
+                tally,
+                shape,
+                tile
+            )
+        };
     }
-    launch!(queries::queries_kernel, shape.heads);
-    launch!(keys::keys_kernel, shape.kv_heads);
+    gradient!(queries::queries_kernel, shape.heads);
+    gradient!(keys::keys_kernel, shape.kv_heads);
     Ok(())
 }

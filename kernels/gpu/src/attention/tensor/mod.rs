@@ -11,6 +11,7 @@ mod stage;
 mod tiling;
 
 use super::shape::Shape;
+use super::tensors::{Backward, Forward, launch};
 use cubecl::ir::features::MmaConfig;
 use cubecl::ir::{ElemType, FloatKind, StorageType};
 use cubecl::prelude::*;
@@ -18,15 +19,6 @@ use cubecl::server::Handle;
 use layout::CHUNK;
 use stage::UNITS;
 use tiling::Tiling;
-
-/// One cube for each block of rows, head and sequence; blocks vary most slowly.
-fn grid(shape: Shape, heads: usize, tiling: Tiling) -> CubeCount {
-    CubeCount::Static(heads as u32, shape.batch as u32, shape.tokens.div_ceil(tiling.rows()) as u32)
-}
-
-fn scale(shape: Shape) -> f32 {
-    1.0 / (shape.head_dim as f32).sqrt()
-}
 
 /// Planes of long heads hold fewer rows, lest registers run out.
 fn depth(shape: Shape) -> usize {
@@ -62,68 +54,50 @@ pub(super) fn fits<R: Runtime, A: Float>(client: &ComputeClient<R>, shape: Shape
 pub(super) fn forward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     shape: Shape,
-    qkv: &Handle,
-    out: &Handle,
-    lse: &Handle,
+    Forward { qkv, out, lse }: Forward,
     tally: &Handle,
 ) {
     let tiling = Tiling { dim: shape.head_dim, depth: depth(shape) };
-    // SAFETY: the kernel tests its bounds, and the lengths are the buffers'.
-    unsafe {
-        forward::forward_kernel::launch_unchecked::<A, R>(
-            client,
-            grid(shape, shape.heads, tiling),
-            CubeDim::new_1d(UNITS as u32),
-            ArrayArg::from_raw_parts(qkv.clone(), shape.rows() * shape.width() / CHUNK),
-            ArrayArg::from_raw_parts(out.clone(), shape.sums() * shape.head_dim / 2),
-            ArrayArg::from_raw_parts(lse.clone(), shape.sums()),
-            ArrayArg::from_raw_parts(tally.clone(), 1),
-            shape.tokens,
-            shape.heads,
-            shape.kv_heads,
-            scale(shape),
-            tiling,
-        );
-    }
+    let (wide, pairs) = (shape.rows() * shape.width() / CHUNK, shape.sums() * shape.head_dim / 2);
+    launch!(
+        forward::forward_kernel,
+        client,
+        (shape.cubes(shape.heads, tiling.rows()), UNITS),
+        [qkv => wide, out => pairs, lse => shape.sums()],
+        tally,
+        shape,
+        tiling
+    );
 }
 
 /// See [`super::backward`]; `dsum` is filled.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn backward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     shape: Shape,
-    qkv: &Handle,
-    dout: &Handle,
-    lse: &Handle,
-    dsum: &Handle,
-    dqkv: &Handle,
+    Backward { forward: Forward { qkv, lse, .. }, dout, dsum, dqkv }: Backward,
     tally: &Handle,
 ) {
-    macro_rules! launch {
+    let (wide, narrow) = (shape.rows() * shape.width(), shape.sums() * shape.head_dim);
+    macro_rules! gradient {
         ($kernel:path, $heads:expr, $depth:expr) => {{
-            use $kernel as kernel;
             let tiling = Tiling { dim: shape.head_dim, depth: $depth };
-            // SAFETY: the kernels test their bounds, and the lengths are the buffers'.
-            unsafe {
-                kernel::launch_unchecked::<A, R>(
-                    client,
-                    grid(shape, $heads, tiling),
-                    CubeDim::new_1d(UNITS as u32),
-                    ArrayArg::from_raw_parts(qkv.clone(), shape.rows() * shape.width() / CHUNK),
-                    ArrayArg::from_raw_parts(dout.clone(), shape.sums() * shape.head_dim / CHUNK),
-                    ArrayArg::from_raw_parts(lse.clone(), shape.sums()),
-                    ArrayArg::from_raw_parts(dsum.clone(), shape.sums()),
-                    ArrayArg::from_raw_parts(dqkv.clone(), shape.rows() * shape.width() / 2),
-                    ArrayArg::from_raw_parts(tally.clone(), 1),
-                    shape.tokens,
-                    shape.heads,
-                    shape.kv_heads,
-                    scale(shape),
-                    tiling,
-                );
-            }
+            launch!(
+                $kernel,
+                client,
+                (shape.cubes($heads, tiling.rows()), UNITS),
+                [
+                    qkv => wide / CHUNK,
+                    dout => narrow / CHUNK,
+                    lse => shape.sums(),
+                    dsum => shape.sums(),
+                    dqkv => wide / 2,
+                ],
+                tally,
+                shape,
+                tiling
+            )
         }};
     }
-    launch!(queries::queries_kernel, shape.heads, depth(shape));
-    launch!(keys::keys_kernel, shape.kv_heads, 1);
+    gradient!(queries::queries_kernel, shape.heads, depth(shape));
+    gradient!(keys::keys_kernel, shape.kv_heads, 1);
 }
