@@ -58,14 +58,12 @@ impl Places {
 
     /// Copies the host's vector to `target`, f32 in the device's layout; its padding becomes zero.
     pub fn write<R: Runtime>(&self, client: &ComputeClient<R>, values: &[f32], target: &Handle, tally: &Tally) {
-        let mut piece = Vec::new();
         for range in self.pieces() {
-            piece.clear();
-            piece.resize(range.len(), 0.0f32);
+            let mut piece = vec![0.0f32; range.len()];
             for (host, part) in self.overlaps(range.clone()) {
                 piece[part].copy_from_slice(&values[host]);
             }
-            let source = client.create_from_slice(bytemuck::cast_slice(&piece));
+            let source = client.create(cubecl::bytes::Bytes::from_elems(piece));
             let target = target.clone().offset_start(4 * range.start as u64);
             fill::convert::<R, f32>(client, &source, &target, range.len(), tally.of(1));
         }
