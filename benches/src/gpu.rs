@@ -6,8 +6,10 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Parser, Subcommand};
 use serde_json::json;
-use starling_gpu::{Batch, Device, Need, Opened, Sizes, Update, Ways};
-use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
+use starling_gpu::{Device, Opened, Sizes, Ways};
+use starling_kernels::{
+    DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer, open_untried_trainer,
+};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::Instant;
@@ -36,6 +38,15 @@ enum Command {
         #[arg(long)]
         seq: usize,
     },
+    /// Holds a model's memory, without known answers, until the standard input ends
+    Hold {
+        #[arg(long)]
+        preset: String,
+        #[arg(long)]
+        batch: usize,
+        #[arg(long)]
+        seq: usize,
+    },
     /// Gradients of eight shapes beside the CPU's
     Gradients,
     /// Losses of 300 steps beside the CPU's
@@ -52,6 +63,7 @@ fn main() -> Result<()> {
     let Arguments { device, command } = Arguments::parse();
     match command {
         Command::Counts { preset, batch, seq } => counts(device, &preset, batch, seq),
+        Command::Hold { preset, batch, seq } => hold(device, &preset, batch, seq),
         Command::Gradients => gradients(device),
         Command::Losses => losses(device),
         Command::Transfers => transfers(device),
@@ -94,49 +106,38 @@ fn mark(section: &str) -> Result<()> {
     Ok(file.write_all(format!("MARK {section}\n").as_bytes())?)
 }
 
-fn sizes(model: &ModelConfig) -> Sizes {
-    Sizes {
-        vocab: model.vocab,
-        width: model.d_model,
-        layers: model.layers,
-        heads: model.heads,
-        kv_heads: model.kv_heads,
-        ffn: model.ffn,
-        tokens: model.seq_len,
-        tied: model.tied,
-        theta: model.rope_theta,
-        eps: model.norm_eps as f32,
-    }
+/// A trainer whose answers nobody has compared, and what it told.
+fn untried(device: DeviceChoice, model: &ModelConfig, batch: usize) -> Result<Box<dyn Trainer>> {
+    let trainer = open_untried_trainer(&device, model, &options(batch))?;
+    println!("{}", json!({"told": trainer.told()}));
+    Ok(trainer)
 }
 
 fn counts(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -> Result<()> {
-    let sizes = sizes(&ModelConfig { seq_len: tokens, ..model(preset)? });
+    let model = ModelConfig { seq_len: tokens, ..model(preset)? };
     mark("open")?;
-    let opened = opened(device)?;
-    let ways = *opened.ways(&sizes).first().context("the device has no way to train this model")?;
-    let batch = Batch::new(&sizes, sequences, 1, ways);
-    let Need { total, largest } = Need::of(&sizes, &batch);
-    let device = |why: String| anyhow!("the device failed: {why}");
-    let session = starling_gpu::guarded(|| opened.session(&sizes, &batch, ways)).and_then(|session| session);
-    let mut session = session.map_err(device)?;
-    println!("{}", json!({"preset": preset, "need": total, "largest": largest, "ways": session.ways()}));
+    let mut trainer = untried(device, &model, sequences)?;
     mark("load")?;
-    // A driver that computes nothing lets nothing be counted as run.
-    let parameters = vec![0.01; starling_gpu::Layout::of(&sizes).host];
-    if let Err(why) = starling_gpu::guarded(|| session.load(&parameters)).and_then(|loaded| loaded) {
-        println!("{}", json!({"load": why}));
+    if let Err(why) = trainer.load(&vec![0.01; model.schema().elements()]) {
+        println!("{}", json!({"load": why.to_string()}));
     }
-    let words: Vec<u32> = (0..sequences * tokens).map(|at| (at % sizes.vocab) as u32).collect();
-    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.1, 1.0);
+    let batch = crate::tokens(&model, sequences, 7);
     for step in 1..=2 {
         mark("step")?;
-        let update = Update { lr: 1e-3, beta1, beta2, eps, weight_decay, clip, step };
-        match starling_gpu::guarded(|| session.step(&words, &words, &update)).and_then(|report| report) {
-            Ok(report) => println!("{}", json!({"step": step, "loss": report.loss, "norm": report.norm})),
-            Err(why) => println!("{}", json!({"step": step, "error": why})),
+        match trainer.step(&batch, 1e-3) {
+            Ok(report) => println!("{}", json!({"step": step, "loss": report.loss, "norm": report.grad_norm})),
+            Err(why) => println!("{}", json!({"step": step, "error": why.to_string()})),
         }
     }
     mark("end")
+}
+
+/// Keeps a trainer open, with its memory, until nobody writes to the standard input any more.
+fn hold(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -> Result<()> {
+    let model = ModelConfig { seq_len: tokens, ..model(preset)? };
+    let _trainer = untried(device, &model, sequences)?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).context("the standard input")?;
+    Ok(())
 }
 
 fn options(batch: usize) -> TrainerOptions {
@@ -265,7 +266,7 @@ fn attention(device: DeviceChoice) -> Result<()> {
 fn products(device: DeviceChoice) -> Result<()> {
     let opened = opened(device)?;
     for (preset, sequences) in [("125m", 8), ("1b", 4)] {
-        let sizes = sizes(&model(preset)?);
+        let sizes = Sizes::from(&model(preset)?);
         for cublas in [true, false] {
             let ways = Ways { bf16: cfg!(feature = "cuda"), tensor_cores: false, cublas };
             for (shape, told) in opened.time_products(&sizes, sequences, ways) {

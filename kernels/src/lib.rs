@@ -36,5 +36,5 @@ pub use schedule::Schedule;
 pub use schema::{Schema, TensorSpec};
 pub use train::{
     GivePiece, Moments, OpenError, OptionsError, StepReport, TakePiece, TrainError, Trainer, TrainerOptions,
-    open_trainer,
+    open_trainer, open_untried_trainer,
 };

@@ -53,4 +53,4 @@ pub use opened::{Device, Opened, settle};
 pub use session::{Moment, Report, Session, Update};
 pub use sizes::{Layout, Sizes, Weight};
 pub use ways::Ways;
-pub use words::guarded;
+pub use words::{NO_MEMORY, guarded, plain};

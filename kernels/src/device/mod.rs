@@ -47,6 +47,11 @@ pub enum DeviceError {
     NoAdapter { index: usize, found: String },
     #[error("there is no device cuda:{index}; {found}. Check nvidia-smi, or take --device cpu")]
     NoCuda { index: usize, found: String },
+    #[error(
+        "the driver of this machine's CUDA devices is of CUDA {driver}, and cuda:{index} needs {least} or newer. Update the \
+         driver, or take --device cpu"
+    )]
+    OldDriver { index: usize, driver: String, least: String },
     #[error("this binary was built without CUDA; build it with --features cuda, or take --device wgpu or cpu")]
     WithoutCuda,
     #[error(
@@ -55,6 +60,17 @@ pub enum DeviceError {
          take --device cpu"
     )]
     NoCompiler { device: String },
+    #[error(
+        "{device} needs NVRTC of CUDA {least} or newer, which compiles its kernels, and this machine's is of CUDA \
+         {compiler}. Install CUDA's toolkit {least} or newer (or Python's packages nvidia-cuda-nvrtc and \
+         nvidia-cuda-runtime, with their libraries on LD_LIBRARY_PATH), or take --device cpu"
+    )]
+    OldCompiler { device: String, compiler: String, least: String },
+    #[error(
+        "the driver of {device} is of CUDA {driver}, and does not load the kernels that NVRTC of CUDA {compiler} compiles. \
+         Update the driver to one of CUDA {compiler} or newer, or install NVRTC of CUDA {driver}, or take --device cpu"
+    )]
+    Ahead { device: String, driver: String, compiler: String },
     #[error(
         "{device} needs CUDA's headers, and {headers} has none. Install CUDA's toolkit 12 or newer, or set CUDA_PATH to \
          the folder whose include has cuda_fp16.h, or take --device cpu"
@@ -127,7 +143,14 @@ pub(crate) fn graphics(index: usize) -> Result<Found, DeviceError> {
 /// The CUDA device with this number.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda(index: usize) -> Result<Found, DeviceError> {
-    let name = starling_gpu::cuda::find(index).map_err(|found| DeviceError::NoCuda { index, found })?;
+    use starling_gpu::cuda::{Version, driver, find};
+    let none = |found| DeviceError::NoCuda { index, found };
+    let version = driver().map_err(none)?;
+    if version < Version::LEAST {
+        let (driver, least) = (version.to_string(), Version::LEAST.to_string());
+        return Err(DeviceError::OldDriver { index, driver, least });
+    }
+    let name = find(index).map_err(none)?;
     let info = DeviceInfo { kind: DeviceKind::Cuda, index, name, why: "asked for".into() };
     Ok(Found { info, software: false, device: Device::Cuda(index) })
 }

@@ -2,28 +2,58 @@
 
 use super::known::{self, Unknown};
 use super::remote::RemoteTrainer;
-use super::session::{open_session, sizes};
+use super::session::open_session;
 use super::{Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceError, DeviceInfo, Found};
-use starling_gpu::{Batch, Need, Opened, Session, Sizes, Ways};
+use starling_gpu::{Batch, NO_MEMORY, Need, Opened, Session, Sizes, Ways};
 
 /// Memory of a device that compiled kernels, libraries and the batches' tokens take besides.
 const BESIDE: u64 = 512 << 20;
 
+/// Chooses the ways of a device; what it finds on the way is told.
+type Choose = fn(&Opened, &DeviceInfo, &ModelConfig, &mut Vec<String>) -> Result<Ways, DeviceError>;
+
 /// A trainer on the device. `told` is what was said before it.
+///
+/// # Errors
+/// The device lacks something, or computes something else than the CPU.
 pub fn open_device(
     found: Found,
     model: &ModelConfig,
     options: &TrainerOptions,
+    told: Vec<String>,
+) -> Result<Box<dyn Trainer>, DeviceError> {
+    open(found, model, options, told, true_ways)
+}
+
+/// A trainer on a device whose answers nobody has compared: its first way is taken.
+///
+/// # Errors
+/// The device lacks something.
+pub fn open_untried(
+    found: Found,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+) -> Result<Box<dyn Trainer>, DeviceError> {
+    open(found, model, options, Vec::new(), |opened, info, model, _| {
+        opened.ways(&Sizes::from(model)).first().copied().ok_or_else(|| no_way(info))
+    })
+}
+
+fn open(
+    found: Found,
+    model: &ModelConfig,
+    options: &TrainerOptions,
     mut told: Vec<String>,
+    choose: Choose,
 ) -> Result<Box<dyn Trainer>, DeviceError> {
     let info = found.info.clone();
     check_toolkit(&found)?;
     let opened = Opened::new(found.device).map_err(|reason| failed(&info, reason))?;
-    let sizes = sizes(model);
+    let sizes = Sizes::from(model);
     check_memory(&opened, &info, &sizes, options)?;
-    let ways = true_ways(&opened, &info, model, &mut told)?;
+    let ways = choose(&opened, &info, model, &mut told)?;
     let (session, sequences) = session(&opened, &info, &sizes, options, ways)?;
     if sequences < options.batch {
         told.push(format!(
@@ -40,18 +70,47 @@ fn failed(info: &DeviceInfo, reason: String) -> DeviceError {
     DeviceError::Failed { device: info.to_string(), reason }
 }
 
+fn no_way(info: &DeviceInfo) -> DeviceError {
+    DeviceError::Untrue { device: info.to_string(), reason: "it has no way to train this model".into() }
+}
+
 #[cfg(feature = "cuda")]
 fn check_toolkit(found: &Found) -> Result<(), DeviceError> {
-    use starling_gpu::cuda::{Missing, missing};
+    use starling_gpu::cuda::{Unfit, Version, unfit};
     if found.info.kind != crate::device::DeviceKind::Cuda {
         return Ok(());
     }
     let device = found.info.to_string();
-    match missing() {
+    match unfit() {
         None => Ok(()),
-        Some(Missing::Compiler) => Err(DeviceError::NoCompiler { device }),
-        Some(Missing::Headers(folder)) => Err(DeviceError::NoHeaders { device, headers: folder.display().to_string() }),
+        Some(Unfit::NoCompiler) => Err(DeviceError::NoCompiler { device }),
+        Some(Unfit::OldCompiler(compiler)) => {
+            let (compiler, least) = (compiler.to_string(), Version::LEAST.to_string());
+            Err(DeviceError::OldCompiler { device, compiler, least })
+        }
+        Some(Unfit::Ahead(ahead)) => Err(too_new(device, ahead)),
+        Some(Unfit::NoHeaders(folder)) => Err(DeviceError::NoHeaders { device, headers: folder.display().to_string() }),
     }
+}
+
+#[cfg(feature = "cuda")]
+fn too_new(device: String, ahead: starling_gpu::cuda::Ahead) -> DeviceError {
+    DeviceError::Ahead { device, driver: ahead.driver.to_string(), compiler: ahead.compiler.to_string() }
+}
+
+/// The error of a device that has no true way: its NVRTC, where that is newer than its driver.
+#[cfg(feature = "cuda")]
+fn untrue(info: &DeviceInfo, reason: String) -> DeviceError {
+    let device = info.to_string();
+    match (info.kind, starling_gpu::cuda::ahead()) {
+        (crate::device::DeviceKind::Cuda, Some(ahead)) => too_new(device, ahead),
+        _ => DeviceError::Untrue { device, reason },
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn untrue(info: &DeviceInfo, reason: String) -> DeviceError {
+    DeviceError::Untrue { device: info.to_string(), reason }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -83,7 +142,7 @@ fn true_ways(
     told: &mut Vec<String>,
 ) -> Result<Ways, DeviceError> {
     let mut first = None;
-    for ways in opened.ways(&sizes(model)) {
+    for ways in opened.ways(&Sizes::from(model)) {
         match known::check(opened, model, ways) {
             Ok(()) => return Ok(ways),
             Err(Unknown::NoMemory) => {
@@ -95,8 +154,7 @@ fn true_ways(
             }
         }
     }
-    let reason = first.unwrap_or_else(|| "it has no way to train this model".into());
-    Err(DeviceError::Untrue { device: info.to_string(), reason })
+    Err(first.map_or_else(|| no_way(info), |reason| untrue(info, reason)))
 }
 
 /// The numbers of sequences, from the most, that divide a step evenly.
@@ -124,7 +182,8 @@ fn session(
         match open_session(opened, sizes, &batch, ways) {
             Ok(session) => return Ok((session, sequences)),
             // Another program may have taken the memory meanwhile.
-            Err(_) => refused = true,
+            Err(reason) if reason.contains(NO_MEMORY) => refused = true,
+            Err(reason) => return Err(failed(info, reason)),
         }
     }
     let device = info.to_string();
@@ -148,7 +207,7 @@ mod tests {
         for tied in [true, false] {
             let model = ModelConfig { tied, kv_heads: 2, ..ModelConfig::preset("0.1m").unwrap() };
             let host = Layout::of(&model);
-            let device = starling_gpu::Layout::of(&sizes(&model));
+            let device = starling_gpu::Layout::of(&Sizes::from(&model));
             let theirs: Vec<_> = device.weights().iter().map(|weight| (weight.host, weight.elements())).collect();
             let ours: Vec<_> = host.places().iter().map(|place| (place.offset, place.len())).collect();
             assert_eq!(theirs, ours);

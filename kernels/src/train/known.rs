@@ -5,12 +5,12 @@
 
 use super::host::HostTrainer;
 use super::remote::RemoteTrainer;
-use super::session::{open_session, sizes};
+use super::session::open_session;
 use super::{StepReport, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::init::initial_parameters;
-use starling_gpu::{Batch, Opened, Ways};
+use starling_gpu::{Batch, NO_MEMORY, Opened, Sizes, Ways};
 
 /// Tokens of a known sequence: several tiles of attention, the last one not full.
 const TOKENS: usize = 200;
@@ -80,9 +80,9 @@ impl From<String> for Unknown {
 /// The step that the device left out or computed otherwise.
 pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unknown> {
     let (small, options) = (small(model), options());
-    let sizes = sizes(&small);
+    let sizes = Sizes::from(&small);
     let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways);
-    let session = open_session(opened, &sizes, &batch, ways).map_err(|reason| match is_about_memory(&reason) {
+    let session = open_session(opened, &sizes, &batch, ways).map_err(|reason| match reason.contains(NO_MEMORY) {
         true => Unknown::NoMemory,
         false => Unknown::Other(reason),
     })?;
@@ -92,14 +92,6 @@ pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unk
     let limits = if ways.bf16 { &BF16 } else { &F32 };
     compare(&small, limits, &mut device, &mut host)?;
     Ok(())
-}
-
-/// Whether a runtime's words are about memory. cubecl 0.10 tells of memory that it did not get as of a page that is not
-/// there.
-fn is_about_memory(reason: &str) -> bool {
-    ["BufferTooBig", "OUT_OF_MEMORY", "out of memory", "allocat", "Memory page"]
-        .iter()
-        .any(|words| reason.contains(words))
 }
 
 /// The words of what a trainer could not do.

@@ -12,7 +12,7 @@ use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-pub use open::{OpenError, open_trainer};
+pub use open::{OpenError, open_trainer, open_untried_trainer};
 
 /// Options of a trainer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

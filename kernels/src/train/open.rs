@@ -1,6 +1,6 @@
 //! Opens a trainer on the chosen device.
 
-use super::device::open_device;
+use super::device::{open_device, open_untried};
 use super::host::HostTrainer;
 use super::{OptionsError, Trainer, TrainerOptions};
 use crate::config::{ModelConfig, ModelError};
@@ -38,14 +38,34 @@ pub fn open_trainer(
     }?)
 }
 
+/// A trainer on a device whose answers are not compared with the CPU's: for checks with drivers that compute nothing, by
+/// which launches are counted and failures are shown. Nothing that it computes may be offered to other nodes.
+///
+/// # Errors
+/// As those of [`open_trainer`], but for devices that compute something else.
+pub fn open_untried_trainer(
+    choice: &DeviceChoice,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+) -> Result<Box<dyn Trainer>, OpenError> {
+    model.validate()?;
+    options.validate(model)?;
+    let found = match *choice {
+        DeviceChoice::Wgpu(index) => device::graphics(index)?,
+        DeviceChoice::Cuda(index) => device::cuda(index)?,
+        DeviceChoice::Auto | DeviceChoice::Cpu => return open_trainer(choice, model, options),
+    };
+    Ok(open_untried(found, model, options)?)
+}
+
 /// Takes CUDA, then a graphics card that is no software, then the CPU. A device that is there and does not do is told.
 fn open_best(model: &ModelConfig, options: &TrainerOptions) -> Result<Box<dyn Trainer>, DeviceError> {
     let mut told = Vec::new();
-    if let Ok(found) = device::cuda(0) {
-        match open_device(found.because("auto: the first CUDA device".into()), model, options, Vec::new()) {
-            Ok(trainer) => return Ok(trainer),
-            Err(error) => told.push(format!("{error}. Until then auto takes the next best device")),
-        }
+    let found = device::cuda(0).map(|found| found.because("auto: the first CUDA device".into()));
+    match found.and_then(|found| open_device(found, model, options, Vec::new())) {
+        Ok(trainer) => return Ok(trainer),
+        Err(DeviceError::NoCuda { .. } | DeviceError::WithoutCuda) => {}
+        Err(error) => told.push(format!("{error}. Until then auto takes the next best device")),
     }
     let adapters = device::adapters();
     let count = adapters.len();

@@ -1,6 +1,7 @@
 //! Training on a device: checks of inputs, and what the device did not do said in words.
 
 use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences};
+use super::session::asked;
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
@@ -36,8 +37,7 @@ impl RemoteTrainer {
 
     /// The device's words as an error.
     fn on_device<R>(&mut self, f: impl FnOnce(&mut dyn Session) -> Result<R, String>) -> Result<R, TrainError> {
-        let done = starling_gpu::guarded(|| f(&mut *self.session)).and_then(|done| done);
-        done.map_err(|reason| TrainError::Device { device: self.info.to_string(), reason })
+        asked(|| f(&mut *self.session)).map_err(|reason| TrainError::Device { device: self.info.to_string(), reason })
     }
 
     /// Inputs and targets of one step.

@@ -3,27 +3,40 @@
 use crate::config::ModelConfig;
 use starling_gpu::{Batch, Opened, Session, Sizes, Ways};
 
-/// A model's sizes as a device takes them.
-pub fn sizes(model: &ModelConfig) -> Sizes {
-    Sizes {
-        vocab: model.vocab,
-        width: model.d_model,
-        layers: model.layers,
-        heads: model.heads,
-        kv_heads: model.kv_heads,
-        ffn: model.ffn,
-        tokens: model.seq_len,
-        tied: model.tied,
-        theta: model.rope_theta,
-        eps: model.norm_eps as f32,
+impl From<&ModelConfig> for Sizes {
+    /// A model's sizes as a device takes them.
+    fn from(model: &ModelConfig) -> Self {
+        Self {
+            vocab: model.vocab,
+            width: model.d_model,
+            layers: model.layers,
+            heads: model.heads,
+            kv_heads: model.kv_heads,
+            ffn: model.ffn,
+            tokens: model.seq_len,
+            tied: model.tied,
+            theta: model.rope_theta,
+            eps: model.norm_eps as f32,
+        }
     }
 }
 
 /// A session whose memory is there.
+///
+/// # Errors
+/// The device's words.
 pub fn open_session(opened: &Opened, sizes: &Sizes, batch: &Batch, ways: Ways) -> Result<Box<dyn Session>, String> {
-    starling_gpu::guarded(|| {
+    asked(|| {
         let mut session = opened.session(sizes, batch, ways)?;
         session.check()?;
         Ok(session)
-    })?
+    })
+}
+
+/// What a device was asked for.
+///
+/// # Errors
+/// The device's words, as one line; a panic of its runtime is one, too.
+pub fn asked<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    starling_gpu::guarded(f).and_then(|done| done.map_err(|words| starling_gpu::plain(&words)))
 }
