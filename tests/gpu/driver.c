@@ -10,8 +10,11 @@
  *   STUB_TAKEN=0       MiB of it that another process has taken: they are never free
  *   STUB_MOST=BYTES    allocations beyond these fail, although the memory looks free
  *   STUB_FAIL=N        the N-th allocation and all later ones fail, from 1
+ *   STUB_GONE=N        another process takes all memory that is free, or becomes free, from the N-th launch on, from 1
+ *   STUB_SHARED=FILE   processes with the same file share the memory; it keeps what those that are killed had taken
  *   STUB_LOST=N        the device is lost at the N-th launch, from 1: that call and all later ones fail
- *   STUB_VERSION=13000 the CUDA version that the driver has; if it is set, modules of a newer one are refused
+ *   STUB_LOST_AS=719   the error of these calls: 719 a kernel that failed, 214 memory, 999 a device that is gone
+ *   STUB_VERSION=13990 the CUDA version that the driver has; if it is set, modules of a newer one are refused
  *   STUB_KEEP=0        large copies in are dropped, which saves this machine's memory with large models
  *   STUB_TALLY=1       the trainer's own count of launches (kernels/gpu/src/launches.rs) comes back as if they had run,
  *                      so that whole steps are counted; their reports stay without numbers
@@ -28,7 +31,7 @@
 #include <unistd.h>
 
 /* CUresult. */
-enum { DONE = 0, WRONG_VALUE = 1, NO_MEMORY = 2, TOO_NEW = 222, NOT_THERE = 500, LOST = 719 };
+enum { DONE = 0, WRONG_VALUE = 1, NO_MEMORY = 2, TOO_NEW = 222, NOT_THERE = 500 };
 typedef uint64_t Address;
 
 /* One capability and what a card of it has. */
@@ -76,12 +79,12 @@ static void note(const char *form, ...) {
 }
 
 /* The answer of a call that needs a living device. */
-static int alive(void) { return __atomic_load_n(&lost, __ATOMIC_ACQUIRE) ? LOST : DONE; }
+static int alive(void) { return __atomic_load_n(&lost, __ATOMIC_ACQUIRE) ? (int)number("STUB_LOST_AS", 719) : DONE; }
 
 /* The device and its context. */
 
 int cuInit(unsigned flags) { (void)flags; return DONE; }
-int cuDriverGetVersion(int *version) { *version = (int)number("STUB_VERSION", 13000); return DONE; }
+int cuDriverGetVersion(int *version) { *version = (int)number("STUB_VERSION", 13990); return DONE; }
 int cuDeviceGetCount(int *count) { *count = 1; return DONE; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? WRONG_VALUE : DONE; }
 int cuDeviceGetName(char *name, int length, int device) {
@@ -137,18 +140,12 @@ static void *handle(void) {
     return (void *)(uintptr_t)__atomic_add_fetch(&next, 16, __ATOMIC_RELAXED);
 }
 int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = handle(); return alive(); }
-int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
-    (void)priority;
-    return cuStreamCreate(stream, flags);
-}
+int cuStreamCreateWithPriority(void **s, unsigned flags, int rank) { (void)rank; return cuStreamCreate(s, flags); }
 int cuStreamDestroy_v2(void *stream) { (void)stream; return DONE; }
 int cuStreamSynchronize(void *stream) { (void)stream; note("SYNC stream\n"); return alive(); }
 int cuStreamGetCtx(void *stream, void **context) { (void)stream; *context = (void *)0x1000; return DONE; }
 int cuStreamQuery(void *stream) { (void)stream; return alive(); }
-int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    (void)stream, (void)event, (void)flags;
-    return alive();
-}
+int cuStreamWaitEvent(void *stream, void *event, unsigned f) { (void)stream, (void)event, (void)f; return alive(); }
 int cuEventCreate(void **event, unsigned flags) { (void)flags; *event = handle(); return alive(); }
 int cuEventRecord(void *event, void *stream) { (void)event, (void)stream; return alive(); }
 int cuEventSynchronize(void *event) { (void)event; note("SYNC event\n"); return alive(); }
@@ -161,22 +158,50 @@ int cuEventDestroy_v2(void *event) { (void)event; return DONE; }
 struct block { Address at; size_t bytes; struct block *next; };
 static struct block *blocks;
 
+/* Bytes that all processes on this device have taken. */
+static uint64_t *everyones(void) {
+    static uint64_t *all;
+    const char *path = getenv("STUB_SHARED");
+    if (!path || !*path) return &used;
+    if (all) return all;
+    int file = open(path, O_RDWR | O_CREAT, 0644);
+    if (file < 0 || ftruncate(file, sizeof *all)) return &used;
+    void *page = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (page == MAP_FAILED) return &used;
+    return all = page;
+}
+__attribute__((destructor)) static void leave(void) {
+    if (everyones() != &used) __atomic_sub_fetch(everyones(), used, __ATOMIC_ACQ_REL);
+}
+
+/* Bytes that are free. */
+static uint64_t unclaimed(void) {
+    uint64_t gone = number("STUB_GONE", 0), away = *everyones() + (number("STUB_TAKEN", 0) << 20);
+    if (gone && __atomic_load_n(&launches, __ATOMIC_ACQUIRE) >= gone) return 0;
+    return away < memory() ? memory() - away : 0;
+}
+
+/* Notes what the process has taken more, or less. */
+static void owns(uint64_t more) {
+    if (everyones() != &used) __atomic_add_fetch(everyones(), more, __ATOMIC_ACQ_REL);
+    used += more;
+    peak = used > peak ? used : peak;
+}
+
 static int take(Address *at, size_t bytes) {
-    if (alive()) return LOST;
+    if (alive()) return alive();
     pthread_mutex_lock(&lock);
-    uint64_t taken = number("STUB_TAKEN", 0) << 20;
     uint64_t fails = number("STUB_FAIL", 0), most = number("STUB_MOST", UINT64_MAX);
     void *pages = MAP_FAILED;
     allocations++;
-    int fits = used + taken + bytes <= memory() && used + bytes <= most && (!fails || allocations < fails);
+    int fits = bytes <= unclaimed() && used + bytes <= most && (!fails || allocations < fails);
     int way = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (fits) pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, way, -1, 0);
     struct block *block = pages == MAP_FAILED ? NULL : malloc(sizeof *block);
     if (block) {
         *block = (struct block){(Address)(uintptr_t)pages, bytes, blocks};
         blocks = block;
-        used += bytes;
-        peak = used > peak ? used : peak;
+        owns(bytes);
         *at = block->at;
         note("ALLOC %zu now %lu peak %lu\n", bytes, (unsigned long)used, (unsigned long)peak);
     } else {
@@ -193,7 +218,7 @@ static int give_back(Address at) {
         struct block *block = *place;
         if (block->at != at) continue;
         *place = block->next;
-        used -= block->bytes;
+        owns(-(uint64_t)block->bytes);
         munmap((void *)(uintptr_t)at, block->bytes ? block->bytes : 1);
         note("FREE %zu now %lu\n", block->bytes, (unsigned long)used);
         free(block);
@@ -210,14 +235,13 @@ int cuMemFree_v2(Address at) { return give_back(at); }
 int cuMemFreeAsync(Address at, void *stream) { (void)stream; return give_back(at); }
 int cuMemGetInfo_v2(size_t *unused, size_t *total) {
     pthread_mutex_lock(&lock);
-    uint64_t away = used + (number("STUB_TAKEN", 0) << 20);
     *total = memory();
-    *unused = away < *total ? *total - away : 0;
+    *unused = unclaimed();
     pthread_mutex_unlock(&lock);
     return alive();
 }
 int cuMemAllocHost_v2(void **at, size_t bytes) {
-    if (alive()) return LOST;
+    if (alive()) return alive();
     note("PINNED %zu\n", bytes);
     return posix_memalign(at, 4096, bytes ? bytes : 1) ? NO_MEMORY : DONE;
 }
@@ -229,29 +253,23 @@ int cuMemFreeHost(void *at) { free(at); return DONE; }
 enum { SMALL = 4096, TALLY_BYTES = 512, TALLY_WORD = 64 };
 
 static int copy_in(Address to, const void *from, size_t bytes) {
-    if (alive()) return LOST;
+    if (alive()) return alive();
     note("IN %zu\n", bytes);
     if (bytes == TALLY_BYTES) __atomic_store_n(&tallied, 0, __ATOMIC_RELEASE);
     if (bytes <= SMALL || number("STUB_KEEP", 1)) memcpy((void *)(uintptr_t)to, from, bytes);
     return DONE;
 }
 static int copy_out(void *to, Address from, size_t bytes) {
-    if (alive()) return LOST;
+    if (alive()) return alive();
     note("OUT %zu\n", bytes);
     memcpy(to, (void *)(uintptr_t)from, bytes);
     if (bytes == TALLY_BYTES && number("STUB_TALLY", 0))
         ((uint32_t *)to)[TALLY_WORD] = (uint32_t)__atomic_load_n(&tallied, __ATOMIC_ACQUIRE);
     return DONE;
 }
-int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
-    (void)stream;
-    return copy_in(to, from, bytes);
-}
+int cuMemcpyHtoDAsync_v2(Address to, const void *at, size_t n, void *s) { (void)s; return copy_in(to, at, n); }
 int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) { return copy_in(to, from, bytes); }
-int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
-    (void)stream;
-    return copy_out(to, from, bytes);
-}
+int cuMemcpyDtoHAsync_v2(void *to, Address at, size_t n, void *s) { (void)s; return copy_out(to, at, n); }
 int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) { return copy_out(to, from, bytes); }
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
     (void)stream, (void)to, (void)from;
@@ -282,7 +300,7 @@ enum { HOST = 1 };
 
 int cuMemcpy2DAsync_v2(const struct rectangle *r, void *stream) {
     (void)stream;
-    if (alive()) return LOST;
+    if (alive()) return alive();
     int in = r->from_kind == HOST;
     if (r->height == 1 && in) return copy_in(r->to_device, r->from_host, r->width);
     if (r->height == 1) return copy_out(r->to_host, r->from_device, r->width);
@@ -320,7 +338,7 @@ static int too_new(const char *image) {
 }
 
 int cuModuleLoadData(void **module, const void *image) {
-    if (alive()) return LOST;
+    if (alive()) return alive();
     if (too_new(image)) return TOO_NEW;
     struct module *made = malloc(sizeof *made);
     if (!made) return NO_MEMORY;
@@ -331,8 +349,8 @@ int cuModuleLoadData(void **module, const void *image) {
     *module = made;
     return DONE;
 }
-int cuModuleLoadDataEx(void **module, const void *image, unsigned options, void *names, void *values) {
-    (void)options, (void)names, (void)values;
+int cuModuleLoadDataEx(void **module, const void *image, unsigned count, void *names, void *values) {
+    (void)count, (void)names, (void)values;
     return cuModuleLoadData(module, image);
 }
 int cuModuleUnload(void *module) { free(module); return DONE; }
@@ -344,21 +362,14 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     *function = made;
     return DONE;
 }
-int cuFuncSetAttribute(void *function, int attribute, int value) {
-    (void)function, (void)attribute, (void)value;
-    return DONE;
-}
-int cuFuncGetAttribute(int *value, int attribute, void *function) {
-    (void)attribute, (void)function;
-    *value = 0;
-    return DONE;
-}
+int cuFuncSetAttribute(void *function, int which, int value) { (void)function, (void)which, (void)value; return DONE; }
+int cuFuncGetAttribute(int *value, int which, void *function) { (void)which, (void)function; *value = 0; return DONE; }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **arguments, void **extra) {
     (void)stream, (void)arguments, (void)extra;
     if (__atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED) == number("STUB_LOST", 0))
         __atomic_store_n(&lost, 1, __ATOMIC_RELEASE);
-    if (alive()) return LOST;
+    if (alive()) return alive();
     if (((struct function *)function)->tallies) __atomic_add_fetch(&tallied, 1, __ATOMIC_RELAXED);
     note("LAUNCH %s grid %ux%ux%u block %ux%ux%u shared %u\n", ((struct function *)function)->name, gx, gy, gz, bx, by,
          bz, shared);
@@ -373,7 +384,7 @@ int cuTensorMapEncodeIm2colWide(void *map, ...) { memset(map, 0, 128); return DO
 static const char *words(int error, int plain) {
     switch (error) {
     case NO_MEMORY: return plain ? "out of memory" : "CUDA_ERROR_OUT_OF_MEMORY";
-    case LOST: return plain ? "unspecified launch failure" : "CUDA_ERROR_LAUNCH_FAILED";
+    case 719: return plain ? "unspecified launch failure" : "CUDA_ERROR_LAUNCH_FAILED";
     case TOO_NEW: return plain ? "a PTX of a later toolchain" : "CUDA_ERROR_UNSUPPORTED_PTX_VERSION";
     default: return plain ? "an error of the stub" : "CUDA_ERROR_OF_THE_STUB";
     }

@@ -46,6 +46,9 @@ fi
 [ -e "$cuda/include/cuda_fp16.h" ] || skip "$cuda has no headers of CUDA"
 compgen -G "$cuda/lib/libnvrtc.so*" >/dev/null || skip "$cuda has no NVRTC"
 cc -shared -fPIC -O1 -Wall -Wextra -o "$home/driver/libcuda.so.1" "$here/driver.c" -lpthread
+# Under the first name that is looked for.
+mkdir -p "$home/old"
+cc -shared -fPIC -O1 -Wall -Wextra -o "$home/old/libnvrtc.so" "$here/old_nvrtc.c"
 
 work=${WORK:-}
 if [ -z "$work" ]; then
@@ -57,6 +60,15 @@ mkdir -p "$work/nothing"
 # Runs a program with the driver; NAME=VALUE before it sets more.
 with_driver() {
     env CUDA_PATH="$cuda" LD_LIBRARY_PATH="$home/driver:$cuda/lib" STUB_MEMORY=143771 "$@"
+}
+
+# Whether some words are in what was said, of any case: what it is about, what was said, and the words between bars.
+says() {
+    local wanted word
+    IFS='|' read -ra wanted <<<"$3"
+    for word in "${wanted[@]}"; do
+        grep -qiF -- "$(trim "$word")" <<<"$2" || fail "$1: \`$(trim "$word")\` is missing in: $2"
+    done
 }
 
 # Two steps of a case; what they ask goes to the folder.
@@ -108,7 +120,7 @@ else
 fi
 
 # Memory that runs out at each allocation in turn, a device that is lost, and one that computes nothing: an error, and
-# never a step's report.
+# never a step's report. A table has the words of a step in which a device is lost.
 small=0.1m:2x64
 mkdir -p "$work/small"
 if count "$small" "$work/small/whole" STUB_ARCH=90; then
@@ -133,10 +145,50 @@ if count "$small" "$work/small/whole" STUB_ARCH=90; then
         errs "the device is lost at launch $n of $launches" STUB_LOST="$n"
     done
     echo "errors: $refused of $((allocations + 4)) (each allocation, a device lost three times, kernels that never run)"
+    # The second step, in which everything is compiled.
+    first=$(awk '/^LAUNCH/ {n++} /^MARK step/ {at = n + 1} END {print at}' "$work/small/whole/log") steps=0
+    while IFS='|' read -r name settings words; do
+        name=$(trim "$name")
+        for n in "$first" $(((first + launches) / 2)) "$launches"; do
+            read -ra variables <<<"${settings//AT/$n}"
+            count "$small" "$work/small/bad" STUB_ARCH=90 "${variables[@]}" || fail "$name, launch $n: no step ends"
+            said=$(grep '"step":2' "$work/small/bad/said" || true) steps=$((steps + 1))
+            says "$name, launch $n" "$said" "$words"
+        done
+        echo "$name: $(cut -c1-240 <<<"$said")"
+    done < <(grep -v -e '^#' -e '^$' "$here/bad_steps.txt")
+    # A step takes no memory, so that others may have it.
+    count "$small" "$work/small/bad" STUB_ARCH=90 STUB_GONE="$first" || fail "memory taken by others: no step ends"
+    cmp -s "$work/small/whole/said" "$work/small/bad/said" || fail "a step minds that others take the device's memory"
+    ! grep -q '^REFUSED' "$work/small/bad/log" || fail "a step asks for memory"
 else
     tail -n 5 "$work/small/whole/said"
     fail "$small does not run"
 fi
+
+# Nodes that share a GPU, which has memory for one and a half: the second has fewer sequences at a time, the third none.
+hold() {
+    with_driver STUB_MEMORY=10000 STUB_SHARED="$work/shared" STUB_TALLY=1 timeout 200 \
+        "$bin/bench-gpu" hold --preset 125m --batch 8 --seq 1024 2>&1
+}
+mkfifo "$work/in1" "$work/out1" "$work/in2" "$work/out2"
+hold <"$work/in1" >"$work/out1" &
+exec 3>"$work/in1" 4<"$work/out1"
+read -r said <&4 || true
+says "the first node on a GPU" "$said" "on cuda:0"
+! grep -q 'inner.batch' <<<"$said" || fail "the first node on a GPU has less than all: $said"
+hold <"$work/in2" >"$work/out2" &
+exec 5>"$work/in2" 6<"$work/out2"
+read -r said <&6 || true
+says "the second node on a GPU" "$said" "has memory for 4 sequences at a time | inner.batch = 8"
+echo "the second node on a GPU: $(cut -c1-240 <<<"$said")"
+said=$(hold </dev/null) && fail "the third node on a GPU trains: $said"
+says "the third node on a GPU" "$said" "MiB of memory free | stop other programs | --device cpu"
+echo "the third node on a GPU: $(head -n 1 <<<"$said")"
+# The two end with their standard input.
+exec 3>&- 5>&-
+wait
+exec 4<&- 6<&-
 
 # What a person is told, by the table.
 mkdir -p "$work/home"
@@ -145,6 +197,7 @@ while IFS='|' read -r name settings words; do
     for setting in $settings; do
         case $setting in
             NO_NVRTC) variables+=("LD_LIBRARY_PATH=$home/driver") kept=() ;;
+            OLD_NVRTC) variables+=("LD_LIBRARY_PATH=$home/driver:$home/old") kept=() ;;
             NO_HEADERS) variables+=("CUDA_PATH=$work/nothing") kept=() ;;
             *) variables+=("$setting") ;;
         esac
@@ -156,10 +209,7 @@ print(found["verdict"], "|", found["finding"], "| mend:", found["mend"])' 2>&1) 
     echo "$name: $said"
     [[ $said == bad\ * ]] || fail "$name: it is not bad"
     [ ! -s "$work/doctor" ] || fail "$name: it says more than its findings: $(head -n 2 "$work/doctor" | tr '\n' ' ')"
-    IFS='|' read -ra wanted <<<"$words"
-    for word in "${wanted[@]}"; do
-        grep -qiF -- "$(trim "$word")" <<<"$said" || fail "$name: \`$(trim "$word")\` is missing"
-    done
+    says "$name" "$said" "$words"
 done < <(grep -v -e '^#' -e '^$' "$here/bad_devices.txt")
 said=$(with_driver STUB_MEMORY=81559 timeout 200 "$bin/starling" doctor --device auto --home "$work/home" 2>&1) || true
 grep -q '^doubtful *device *cpu' <<<"$said" || fail "auto does not say that the CPU takes the device's place: $said"
