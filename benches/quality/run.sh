@@ -63,12 +63,30 @@ play() {
     fi
 }
 
+# Makes the text of crates that this checkout and an earlier commit lock, and fetches them if they are not here.
+make_text() {
+    local locked folder
+    "$bin/bench-loss" --make-text 2>"$work/text" && return
+    locked=$(sed -n 's/.* commit \([0-9a-f]\{8,\}\),.*/\1/p' "$work/text" | head -n 1)
+    [[ -n $locked ]] || { cat "$work/text" >&2; exit 1; }
+    mkdir "$work/locked"
+    git archive "$locked" | tar -x -C "$work/locked" || {
+        echo "the commit $locked is not in this clone, whose crates are the text: git fetch --unshallow" >&2
+        exit 1
+    }
+    echo "fetching the crates of commit $locked"
+    for folder in . "$work/locked" "$work/locked/tests/sim" "$work/locked/fuzz"; do
+        cargo fetch --quiet --locked --manifest-path "$folder/Cargo.toml"
+    done
+    "$bin/bench-loss" --make-text
+}
+
 # Lines of the list without comments, and without an end that lacks its newline.
 lines() {
     sed -e 's/#.*//' "$list" | grep -v '^[[:space:]]*$' || true
 }
 
-"$bin/bench-loss" --make-text
+make_text
 while read -r name seeds rest; do
     read -r -a words <<<"$rest"
     for seed in $(seq 1 "$seeds"); do

@@ -14,7 +14,7 @@ const BYTES: usize = 64 << 20;
 pub const DIGEST: &str = "2b92b44cc75bdcf06838b65487b969187696fefb8aad0cf0f3856fca33c160e7";
 /// The crates, `NAME-VERSION` a line.
 const CRATES: &str = include_str!("../../text/crates.txt");
-/// The last commit whose `Cargo.lock` has all of these crates.
+/// A commit that locks, in the workspace, `tests/sim` and `fuzz`, the crates that later ones do not.
 const LOCKED_BY: &str = "737a85ff";
 /// Larger files are tables.
 const FILE_MAX: u64 = 256 << 10;
@@ -62,7 +62,10 @@ fn cargo_sources() -> Result<Vec<PathBuf>> {
 }
 
 fn advice() -> String {
-    format!("fetch the crates with `cargo fetch --locked` in a checkout of commit {LOCKED_BY}, or give --crates")
+    format!(
+        "fetch the crates with `cargo fetch --locked` in this checkout and in one of commit {LOCKED_BY}, there also in \
+         tests/sim and fuzz, or give --crates"
+    )
 }
 
 fn check(bytes: &[u8]) -> Result<()> {
