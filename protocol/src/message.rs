@@ -61,6 +61,22 @@ pub struct Head {
     /// What the sender waits for in a reduction by owners; outside of one, the member whose data it has refused in this
     /// round.
     pub awaits: Option<Awaits>,
+    pub pulse: Pulse,
+}
+
+/// Which process says a Head and when, and which members it cannot reach. A member that hears another one through
+/// others alone has no Hello and no connection of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pulse {
+    /// As in the sender's newest Hello.
+    pub boot: u64,
+    pub incarnation: u64,
+    /// Grows from one Head of a process to the next.
+    pub beat: u64,
+    /// The neighbours in the grid of its head record that the sender does not reach, as a set of members. Empty in a
+    /// flock of one row.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub down: Vec<u8>,
 }
 
 /// Something without which a member of a reduction cannot go on, and the member that it waits for.

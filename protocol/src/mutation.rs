@@ -220,6 +220,10 @@ mutations! {
     ForkInPlace,
     /// Grid: voters stay in the row where they were.
     VotersAnywhere,
+    /// Engine: a Head that was said before the newest one counts.
+    OldBeatLives,
+    /// Succession: a member that a record removes and lets in again keeps its cell.
+    ReturnToCell,
     /// Grid: those without a cell take holes by their id.
     CellsById,
     /// Succession: contributions of more than a lease are averaged.

@@ -173,7 +173,7 @@ impl Engine {
     fn hear_head(&mut self, from: NodeId, heard: Head) -> Result<(), Objection> {
         let (ctx, out) = (&mut self.ctx, &mut self.out);
         let Some(peer) = ctx.peers.get_mut(&from) else { return Ok(()) };
-        if peer.was_beyond(&heard.lineage, heard.seq) {
+        if peer.was_beyond(&heard.lineage, heard.seq) || peer.has_heard_newer(&heard.pulse) {
             return Err(Refusal::Stale.into());
         }
         let parent = self.life.round().map(|round| round.head.digest);

@@ -79,6 +79,7 @@ mod streaming;
 pub mod succession;
 mod sync;
 mod terms;
+mod touch;
 mod view;
 mod vote;
 mod vote_state;

@@ -4,7 +4,7 @@ use super::clock::Moment;
 use super::pace::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
-use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
+use crate::message::{Fork, Head, Join, Phase, Pulse, Ready, Stamp};
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
@@ -166,6 +166,12 @@ impl Peer {
         self.said.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
     }
 
+    /// Whether a heartbeat of this process was said before the newest one that was heard.
+    pub fn has_heard_newer(&self, pulse: &Pulse) -> bool {
+        let newest = self.said.head.as_ref().map(|head| &head.pulse).filter(|newest| newest.boot == pulse.boot);
+        newest.is_some_and(|newest| pulse.beat < newest.beat) && !mutated!(Mutation::OldBeatLives)
+    }
+
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
     pub fn take_head(&mut self, head: Head, now: Moment) {
         if self.is_progress(&head) {
@@ -310,6 +316,17 @@ mod tests {
         peer.end_of_channel();
         assert_eq!(peer.meet(1, now), Incarnation::Restarted, "another connection");
         assert_eq!((peer.meet(1, now), peer.process.boot), (Incarnation::Same, Some(1)));
+    }
+
+    #[test]
+    fn a_heartbeat_from_before_the_newest_is_stale() {
+        let crate::message::Message::Head(head) = sample::messages().swap_remove(1) else { unreachable!() };
+        let pulse = |boot, beat| Pulse { boot, beat, ..Pulse::default() };
+        let mut peer = Peer::default();
+        assert!(!peer.has_heard_newer(&pulse(3, 7)), "none was heard");
+        peer.take_head(Head { pulse: pulse(3, 7), ..head }, Moment::default());
+        assert!(peer.has_heard_newer(&pulse(3, 6)));
+        assert!(!peer.has_heard_newer(&pulse(3, 7)) && !peer.has_heard_newer(&pulse(4, 1)));
     }
 
     #[test]

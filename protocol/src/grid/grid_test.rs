@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::{MEMBERS_MAX, VOTERS_MAX};
+use crate::limits::{MEMBERS_MAX, ROW_MEMBERS, VOTERS_MAX};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 

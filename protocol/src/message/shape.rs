@@ -1,8 +1,8 @@
 //! Checks of a message by itself: counts, order and ranges. The engine checks whether it fits the flock's state.
 
 use super::{
-    Alive, Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote,
-    Witness,
+    Alive, Estimate, Evidence, Fork, Head, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind,
+    Vote, Witness,
 };
 use crate::amendment::Amendment;
 use crate::difference::MERGED_TOKENS_MAX;
@@ -43,7 +43,11 @@ impl Message {
             }
             Self::Amend(amendment) => amendment.validate_shape(),
             Self::Alive(Alive { boot, newer }) => rule(boot < newer, "newer", "be a later start"),
-            Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
+            Self::Head(Head { pulse, .. }) => {
+                rule(pulse.incarnation <= pulse.boot, "incarnation", "be no later than boot")?;
+                if pulse.down.is_empty() { Ok(()) } else { set(&pulse.down) }
+            }
+            Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
     }
 }

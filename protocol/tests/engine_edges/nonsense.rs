@@ -6,8 +6,8 @@ use starling_protocol::Digest;
 use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
-    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready,
-    Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Pulse, Question,
+    Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use starling_protocol::record::Measured;
 
@@ -101,7 +101,16 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let what = Awaited::ALL[words.below(Awaited::ALL.len() as u64) as usize];
             let awaits = (words.below(2) == 1).then(|| Awaits { what, from: id(words.below(10) as u8) });
             let seq = words.near(record.seq);
-            Message::Head(Head { lineage, seq, record: parent, tokens, phase, progress, awaits })
+            Message::Head(Head {
+                lineage,
+                seq,
+                record: parent,
+                tokens,
+                phase,
+                progress,
+                awaits,
+                pulse: Pulse::default(),
+            })
         }
         2 => {
             let (seq, state_root) = (words.near(record.seq), words.pick(&digests));
