@@ -116,16 +116,27 @@ impl Ctx {
     /// The peers that a heartbeat is for. In a small flock all peers are told of every change, and of every beat. In a
     /// large one, voters and nodes that want in tell each other as much. Learners and voters tell each other only their
     /// heads and that they live. Learners tell each other nothing, so that the traffic does not grow with the square of
-    /// the flock.
+    /// the flock; those that hear no voter any more tell their row that they live, since they may have to fork with it.
     fn beat_targets(&self, far: bool) -> Vec<NodeId> {
         let mut targets = self.reachable();
         let member = self.is_member(&self.me);
+        let alone = self.is_large() && !self.votes() && !self.hears_a_voter();
+        let heard = |id: &NodeId| self.in_touch(id) || !self.is_member(id) || alone && self.shares_row(id);
         targets.retain(|id| {
             let votes = self.is_voter(id);
             let outside = !member || !self.is_member(id);
             let near = (self.votes() || votes) && (self.votes() == votes || outside);
-            (self.in_touch(id) || !self.is_member(id)) && far == (self.is_large() && !near)
+            heard(id) && far == (self.is_large() && !near)
         });
         targets
+    }
+
+    fn hears_a_voter(&self) -> bool {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters());
+        voters.filter_map(|(id, _)| self.peers.get(id)).any(|peer| peer.present() && self.spoke_lately(peer))
+    }
+
+    fn shares_row(&self, id: &NodeId) -> bool {
+        self.head.as_ref().is_some_and(|head| head.grid.share_a_row(id, &self.me))
     }
 }

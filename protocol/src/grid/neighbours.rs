@@ -35,6 +35,11 @@ impl Grid {
         self.cells.get(id).copied()
     }
 
+    /// Whether both are members, of one row. A member shares its row with itself.
+    pub fn share_a_row(&self, one: &NodeId, other: &NodeId) -> bool {
+        self.cell_of(one).zip(self.cell_of(other)).is_some_and(|(a, b)| a.row() == b.row())
+    }
+
     /// Whether two members are of one row or one column. Nobody is its own neighbour.
     pub fn are_neighbours(&self, one: &NodeId, other: &NodeId) -> bool {
         let both = self.cell_of(one).zip(self.cell_of(other));
