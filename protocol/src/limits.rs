@@ -5,6 +5,9 @@
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
 pub const PROTOCOL_VERSION: u16 = 6;
 
+/// Members whose READYs a node asks a neighbour for at a time.
+pub const WANTED_MAX: usize = 64;
+
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;
 /// Voters of one flock. In a larger flock the others are learners, which contribute and follow.

@@ -29,6 +29,7 @@ pub enum Message {
     Evidence(Evidence),
     Alive(Alive),
     Amend(Amendment),
+    Want(Want),
 }
 
 /// First message in each direction of a connection.
@@ -345,8 +346,8 @@ pub struct Start {
     pub value: Value,
 }
 
-/// "This node has contradicted itself": two envelopes as their signer sent them, checked by [`crate::evidence`]. Nodes
-/// pass on no other kind of message.
+/// "This node has contradicted itself": two envelopes as their signer sent them, checked by [`crate::evidence`]. Every
+/// node that hears it passes it on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     #[serde(deserialize_with = "bounded::bytes::<_, STATEMENT_BYTES_MAX>")]
@@ -363,6 +364,19 @@ pub struct Alive {
     pub boot: u64,
     /// The start in the Hello that it was shown.
     pub newer: u64,
+}
+
+/// "Say the READYs of these members to me": to a neighbour in a flock of several rows
+/// (`docs/protocol/1-wire.md` §1.5.18).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    pub lineage: Digest,
+    pub round: u64,
+    /// The record that made the state.
+    pub base: Digest,
+    /// At most [`crate::limits::WANTED_MAX`], by the sender's head record.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub members: Vec<u8>,
 }
 
 impl Message {
@@ -383,6 +397,7 @@ impl Message {
             Self::Evidence(_) => "evidence",
             Self::Alive(_) => "alive",
             Self::Amend(_) => "amend",
+            Self::Want(_) => "want",
         }
     }
 }

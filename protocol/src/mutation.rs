@@ -222,6 +222,14 @@ mutations! {
     VotersAnywhere,
     /// Engine: a Head that was said before the newest one counts.
     OldBeatLives,
+    /// Engine: no READY of others is passed on. A unit test.
+    PassNothing,
+    /// Engine: no neighbour is asked for READYs that are lacking. A unit test.
+    WantNothing,
+    /// Engine: words of others are heard from any peer. A unit test.
+    AnybodyPassesOn,
+    /// Engine: in a flock of rows the votes that decided a record are handed to nobody. A unit test.
+    HandToNobody,
     /// Succession: a member that a record removes and lets in again keeps its cell.
     ReturnToCell,
     /// Grid: those without a cell take holes by their id.

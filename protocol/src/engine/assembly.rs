@@ -292,7 +292,8 @@ impl Round {
         let votes =
             |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.vote_state.incarnation));
         let members = member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied();
-        let learners: Vec<NodeId> = members.filter(|id| !votes(id) && ctx.is_present(id) && *id != ctx.me).collect();
+        let learners: Vec<NodeId> =
+            members.filter(|id| !votes(id) && ctx.is_connected(id) && ctx.is_neighbour(id)).collect();
         let question = self.question(value.attempt);
         out.send_to(ctx, &learners, &Message::Start(Start { question, value }));
     }

@@ -46,7 +46,7 @@ impl Round {
             return;
         }
         (own.said_at, own.repeats) = (ctx.now, own.repeats + 1);
-        let mut members = ctx.reachable_members();
+        let mut members = ctx.reachable_neighbours();
         members.retain(|id| self.waits_for_readys(id, ctx));
         self.repeat_ready(&members, out);
     }

@@ -38,6 +38,8 @@ const READY_DOUBLINGS: u32 = 4;
 /// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
 /// microseconds at the latest. Otherwise the cost of each of them would grow with the flock.
 pub(super) const QUIET_MAX: u64 = 100_000;
+/// Pause in microseconds between two questions for READYs.
+pub(super) const WANT_PAUSE: u64 = 500_000;
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
 pub(super) const LEAVE_MAX: u64 = 6_000_000;
 /// The time for which a proven head is good, in microseconds: its sources have moved on since.

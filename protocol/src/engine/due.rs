@@ -109,6 +109,21 @@ impl Ctx {
         self.recurs(Deadline::Quiet, looked_at, deadline::QUIET_MAX)
     }
 
+    /// Whether READYs should have come, since a quorum of voters is READY.
+    pub fn should_have_heard_readys(&self, since: Moment) -> bool {
+        self.reached(Deadline::Want, since.plus(deadline::WANT_PAUSE))
+    }
+
+    /// Whether a neighbour may be asked again for READYs that this node lacks.
+    pub fn may_ask_for_readys(&self, asked_at: Moment) -> bool {
+        self.recurs(Deadline::Want, asked_at, deadline::WANT_PAUSE)
+    }
+
+    /// Whether a neighbour's next question for READYs is answered. Its questions may arrive closer than they were asked.
+    pub fn may_answer_want(&self, answered_at: Option<Moment>) -> bool {
+        answered_at.is_none_or(|at| self.now.since(at) >= deadline::WANT_PAUSE / 2)
+    }
+
     /// The same for what the user is told.
     pub fn may_look_for_user(&self, looked_at: Moment) -> bool {
         self.recurs(Deadline::Told, looked_at, deadline::LOOK)

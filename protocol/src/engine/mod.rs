@@ -55,6 +55,7 @@ mod dissemination;
 mod due;
 mod duplicate;
 mod fetch;
+mod heeding;
 mod identity;
 mod inbox;
 mod invitation;
@@ -71,6 +72,7 @@ mod proven;
 mod quorum_loss;
 mod reach;
 mod refusal;
+mod relay;
 mod results;
 mod round;
 mod split;
@@ -104,6 +106,7 @@ use io::{Finish, Input, Output, Time};
 use life::{FirstRound, Life, Start};
 use offer::{Offer, Work};
 use outbox::Out;
+use relay::Relay;
 use round::{Round, Training};
 use sync::Sync;
 use view::Spoken;
@@ -124,10 +127,16 @@ pub struct Engine {
     sync: Sync,
     beat: Beat,
     spoken: Spoken,
-    /// The input at hand may change more than the part that took it.
-    stirs: bool,
-    advanced_at: Moment,
+    relay: Relay,
+    stir: Stir,
     out: Out,
+}
+
+/// Whether the input at hand may change more than the part that took it, and when the state was last gone through.
+#[derive(Debug, Default)]
+struct Stir {
+    more: bool,
+    advanced_at: Moment,
 }
 
 /// A view of the engine to read from while its other parts may change.
@@ -163,8 +172,8 @@ impl Engine {
             sync: Sync::new(guides, adopt),
             beat: Beat::default(),
             spoken: Spoken::default(),
-            stirs: true,
-            advanced_at: Moment::default(),
+            relay: Relay::default(),
+            stir: Stir::default(),
             out: Out::default(),
         }
     }
@@ -181,14 +190,14 @@ impl Engine {
         }
         match self.life.end() {
             None => {
-                self.stirs = true;
+                self.stir.more = true;
                 let awaited = self.ctx.watch.clear();
                 self.take(input);
                 // Deadlines that the input made the engine look at do not wake it: they are looked at again with the
                 // next input.
                 self.ctx.watch.clear();
-                if self.stirs || self.ctx.may_look_again(self.advanced_at) {
-                    self.advanced_at = self.ctx.now;
+                if self.stir.more || self.ctx.may_look_again(self.stir.advanced_at) {
+                    self.stir.advanced_at = self.ctx.now;
                     self.advance();
                 } else {
                     self.ctx.watch.resume(awaited);

@@ -85,8 +85,9 @@ pub(super) struct Words {
     pub join: Option<(Join, Moment)>,
     /// The peer has shown a ticket that admits it.
     pub invited: bool,
-    /// When a certificate was last handed to it.
+    /// When a certificate was last handed to it, and when it was last given the READYs that it lacked.
     pub handed_at: Option<Moment>,
+    pub answered_at: Option<Moment>,
 }
 
 /// This node's knowledge of the chain of the peer's head.
@@ -137,6 +138,20 @@ impl Peer {
             return Incarnation::Former;
         }
         self.link.introduced = true;
+        self.speaks_from(boot, now)
+    }
+
+    /// The same by a word that another node has passed on. The newest start counts, unless the peer has named its start
+    /// on its own connection. Returns whether the word is of that start.
+    pub fn meet_far(&mut self, boot: u64, now: Moment) -> bool {
+        if self.link.introduced || self.process.boot.is_some_and(|before| boot < before) {
+            return self.process.boot == Some(boot);
+        }
+        self.speaks_from(boot, now);
+        true
+    }
+
+    fn speaks_from(&mut self, boot: u64, now: Moment) -> Incarnation {
         match self.process.boot.replace(boot) {
             None => Incarnation::First,
             Some(before) if before == boot => Incarnation::Same,
@@ -226,6 +241,11 @@ impl Peer {
     pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
         let place = (lineage, round, base);
         self.said.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
+    }
+
+    /// Whether this very READY is kept.
+    pub fn has_ready(&self, bytes: &[u8]) -> bool {
+        self.said.readys.iter().any(|kept| kept.bytes == bytes)
     }
 
     /// Forgets READYs of rounds that are over.

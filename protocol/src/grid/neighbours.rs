@@ -51,12 +51,6 @@ impl Grid {
         let of = *id;
         self.cells.keys().copied().filter(move |other| self.are_neighbours(&of, other))
     }
-
-    /// Whether a member's word may come to `me` from `peer`: over two edges of the grid.
-    pub fn is_way(&self, signer: &NodeId, peer: &NodeId, me: &NodeId) -> bool {
-        signer != me && self.are_neighbours(signer, peer) && self.are_neighbours(peer, me)
-    }
-
     /// The member of the first row in a member's column; itself if it is of that row.
     pub fn head_of(&self, id: &NodeId) -> Option<NodeId> {
         let cell = self.cell_of(id)?;

@@ -2,12 +2,12 @@
 
 use super::{
     Alive, Estimate, Evidence, Fork, Head, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind,
-    Vote, Witness,
+    Vote, Want, Witness,
 };
 use crate::amendment::Amendment;
 use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
-use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
+use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, WANTED_MAX};
 use crate::mutation::{Mutation, mutated};
 use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
@@ -46,6 +46,13 @@ impl Message {
             Self::Head(Head { pulse, .. }) => {
                 rule(pulse.incarnation <= pulse.boot, "incarnation", "be no later than boot")?;
                 if pulse.down.is_empty() { Ok(()) } else { set(&pulse.down) }
+            }
+            Self::Want(Want { round, members, .. }) => {
+                above_zero("round", *round)?;
+                set(members)?;
+                let count = members.iter().map(|byte| byte.count_ones() as usize).sum();
+                let limit = WANTED_MAX;
+                if count > limit { Err(ShapeError::TooMany { what: "members", count, limit }) } else { Ok(()) }
             }
             Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }

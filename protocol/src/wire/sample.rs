@@ -10,7 +10,7 @@ use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
-    Pulse, Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Pulse, Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Want, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
@@ -245,6 +245,11 @@ pub fn amended() -> Record {
     Record { next: NextRound { settings, ..record.next.clone() }, ..record }
 }
 
+/// A question for the READYs of two members.
+pub fn want() -> Want {
+    Want { lineage: digest(2), round: 4, base: digest(4), members: vec![0b101] }
+}
+
 /// One of each kind, in order of tag.
 pub fn messages() -> Vec<Message> {
     let spec = super::encode_spec(&spec());
@@ -289,5 +294,6 @@ pub fn messages() -> Vec<Message> {
         Message::Evidence(evidence()),
         Message::Alive(Alive { boot: 0x0102_0304, newer: 0x0102_0305 }),
         Message::Amend(amendment()),
+        Message::Want(want()),
     ]
 }

@@ -7,7 +7,7 @@ use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Pulse, Question,
-    Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Want, Witness,
 };
 use starling_protocol::record::Measured;
 
@@ -93,7 +93,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let value = any_value(instance, &digests, words);
     let members = vec![1 | words.next() as u8];
     let voted = words.below(2) == 1;
-    match words.below(14) {
+    match words.below(15) {
         0 => bench.hello(words.near(BOOT).max(INCARNATION)),
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
@@ -150,6 +150,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             Message::Alive(Alive { boot, newer: words.near(boot + 1).max(boot + 1) })
         }
         12 => Message::Amend(any_amendment(bench, words)),
+        13 => Message::Want(Want { lineage, round: words.near(record.round + 1).max(1), base: parent, members }),
         _ => {
             let question = Question { instance: if instance == Question::RECORD { 1 } else { instance }, ..question };
             let value = any_value(question.instance, &digests, words);
