@@ -228,6 +228,12 @@ mutations! {
     WantNothing,
     /// Engine: words of others are heard from any peer. A unit test.
     AnybodyPassesOn,
+    /// Engine: no Head of others is passed on. A unit test.
+    PassNoHeads,
+    /// Engine: a word of a single neighbour that it does not reach a member counts. A unit test.
+    OneDownWord,
+    /// Engine: a learner judges of learners that it does not hear. A unit test.
+    LearnersJudgeAll,
     /// Engine: in a flock of rows the votes that decided a record are handed to nobody. A unit test.
     HandToNobody,
     /// Succession: a member that a record removes and lets in again keeps its cell.

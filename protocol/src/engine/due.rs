@@ -7,6 +7,7 @@ use super::ctx::Ctx;
 use super::deadline::{self, Allowance, after_failures};
 use super::peer::Peer;
 use super::round::Round;
+use super::touch::Touch;
 use super::watch::Deadline;
 use crate::message::Phase;
 
@@ -52,8 +53,8 @@ impl Ctx {
     }
 
     /// Whether a member that was not met in this round yet has had the time to come.
-    pub fn is_long_unmet(&self, round: &Round) -> bool {
-        self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round)))
+    pub fn is_long_unmet(&self, round: &Round, touch: Touch) -> bool {
+        self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round, touch)))
     }
 
     /// Whether a connection has been down for too long.

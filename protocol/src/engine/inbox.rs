@@ -4,8 +4,10 @@ use super::chain::ChainHead;
 use super::claims::Verdict;
 use super::io::{Claim, Finish, Notice, Refusal};
 use super::peer::{Incarnation, Peer};
+use super::relay::Relay;
 use super::split::signers_of_both;
 use super::succession::SignedReady;
+use super::touch::Touch;
 use super::vote::Objection;
 use super::{Engine, scene};
 use crate::ballot::Said;
@@ -121,8 +123,33 @@ impl Engine {
                 self.hear_ready(signer, ready, opened.digest, bytes)
             }
             Message::Start(start) => self.hear_start(signer, start, bytes),
+            Message::Head(head) => self.hear_passed_head(signer, head),
+            Message::Leave(leave) => {
+                let touch = self.ctx.touch(&signer);
+                let peer = self.ctx.peers.get_mut(&signer).filter(|_| touch == Touch::Passed).ok_or(Refusal::Stale)?;
+                if peer.was_beyond(&leave.lineage, leave.seq) {
+                    return Err(Refusal::Stale.into());
+                }
+                peer.said.left = true;
+                Ok(())
+            }
             _ => Err(Refusal::Stale.into()),
         }
+    }
+
+    /// Takes the Head of a member that this node is not connected with.
+    fn hear_passed_head(&mut self, signer: NodeId, heard: Head) -> Result<(), Objection> {
+        let (now, touch) = (self.ctx.now, self.ctx.touch(&signer));
+        let peer = self.ctx.entry(signer, &mut self.out).filter(|_| touch == Touch::Passed).ok_or(Refusal::Stale)?;
+        if !peer.meet_far(heard.pulse.boot, now) || !peer.is_news(&heard) {
+            return Err(Refusal::Stale.into());
+        }
+        peer.take_passed_head(heard.clone(), now);
+        if let Some(round) = self.life.round_mut() {
+            round.hear_report(signer, &heard, &mut self.conduct, &self.ctx);
+        }
+        self.stir.more &= !self.ctx.is_large();
+        Ok(())
     }
 
     fn hear_start(&mut self, from: NodeId, start: Start, bytes: &[u8]) -> Result<(), Objection> {
@@ -155,7 +182,11 @@ impl Engine {
         }
         match opened.message {
             Message::Hello(_) => Ok(()),
-            Message::Head(head) => self.hear_head(from, head),
+            Message::Head(head) => {
+                self.hear_head(from, head)?;
+                Relay::pass_head(&from, bytes, &mut self.ctx, &mut self.out);
+                Ok(())
+            }
             Message::Join(join) => self.hear_join(from, join),
             Message::Ready(ready) => {
                 self.hear_ready(from, ready, opened.digest, bytes)?;
@@ -199,6 +230,7 @@ impl Engine {
                     return Err(Refusal::Stale.into());
                 }
                 (peer.said.left, peer.said.join) = (true, None);
+                Relay::pass_head(&from, bytes, &mut self.ctx, &mut self.out);
                 Ok(())
             }
         }
@@ -234,6 +266,7 @@ impl Engine {
         let before = peer.said.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
+        peer.said.passed = false;
         if let Some(round) = self.life.round_mut() {
             // A receiver drops a READY whose sender is no member of the receiver's head record. A READY said by a
             // newcomer, or to one, before the receiver had this record is therefore lost.

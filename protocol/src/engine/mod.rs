@@ -108,6 +108,7 @@ use offer::{Offer, Work};
 use outbox::Out;
 use relay::Relay;
 use round::{Round, Training};
+use std::collections::BTreeSet;
 use sync::Sync;
 use view::Spoken;
 use vote_state::OwnVotes;
@@ -468,6 +469,11 @@ impl Engine {
     /// A number that changes when [`Self::invited`] does, except for changes that a new head makes.
     pub fn invitations(&self) -> u64 {
         self.ctx.invitations.wrapping_add(self.offer.newcomers.changes())
+    }
+
+    /// The members that this node is to be connected with. None: every node of the run that it meets.
+    pub fn contacts(&self) -> Option<BTreeSet<NodeId>> {
+        self.ctx.contacts()
     }
 
     /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.

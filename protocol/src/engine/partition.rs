@@ -161,7 +161,7 @@ impl Ctx {
             peer.said.head.as_ref().is_some_and(|at| at.record == head.digest || goes(id, &at.record))
         };
         let heard = |id: &NodeId| {
-            self.peers.get(id).is_some_and(|peer| peer.present() && stands(peer, id) && self.spoke_lately(peer))
+            self.is_present(id) && self.peers.get(id).is_some_and(|peer| stands(peer, id) && self.spoke_lately(peer))
         };
         let mut here: Vec<NodeId> = head.record.members().filter(|id| *id == self.me || heard(id)).collect();
         let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();

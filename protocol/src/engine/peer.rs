@@ -72,6 +72,10 @@ pub(super) struct Words {
     /// The peer said that it leaves.
     pub left: bool,
     pub head: Option<Head>,
+    /// Others have passed its newest Head on.
+    pub passed: bool,
+    /// When this node last passed a Head of it on.
+    pub passed_at: Option<Moment>,
     /// Last sign of progress.
     pub moved_at: Moment,
     pub pace: Pace,
@@ -185,6 +189,22 @@ impl Peer {
     pub fn has_heard_newer(&self, pulse: &Pulse) -> bool {
         let newest = self.said.head.as_ref().map(|head| &head.pulse).filter(|newest| newest.boot == pulse.boot);
         newest.is_some_and(|newest| pulse.beat < newest.beat) && !mutated!(Mutation::OldBeatLives)
+    }
+
+    /// Whether a Head that was passed on is newer than the newest one of its process.
+    pub fn is_news(&self, head: &Head) -> bool {
+        let newest = self.said.head.as_ref().filter(|newest| newest.pulse.boot == head.pulse.boot);
+        let beat = newest.is_none_or(|newest| head.pulse.beat > newest.pulse.beat) || mutated!(Mutation::OldBeatLives);
+        beat && !self.was_beyond(&head.lineage, head.seq)
+    }
+
+    /// Takes a Head that was passed on: the only sign of life of a peer that is not connected.
+    pub fn take_passed_head(&mut self, head: Head, now: Moment) {
+        if !self.link.introduced {
+            self.vote_state.incarnation = head.pulse.incarnation;
+        }
+        (self.link.heard_at, self.said.left, self.said.passed) = (now, false, true);
+        self.take_head(head, now);
     }
 
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.

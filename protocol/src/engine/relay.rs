@@ -21,6 +21,8 @@ use std::collections::BTreeMap;
 const PASSED_MAX: usize = 3;
 /// Members of its row to which a learner passes a Start on.
 const STARTS: usize = 2;
+/// The least time in microseconds between two Heads of one member that are passed on.
+const HEAD_PAUSE: u64 = 250_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Relay {
@@ -70,6 +72,19 @@ impl Relay {
             let next: Vec<NodeId> = row.into_iter().filter(|id| ctx.is_connected(id)).take(STARTS).collect();
             out.send_bytes(&next, bytes, None);
         }
+    }
+
+    /// Passes a Head or a Leave of a neighbour on, which has come from itself: a learner's of the own column to the voters,
+    /// or of the own row to the head of the own column, and a voter's to the own row. It does so a few times a second.
+    pub fn pass_head(signer: &NodeId, bytes: &[u8], ctx: &mut Ctx, out: &mut Out) {
+        let to = ctx.onward_of_head(signer);
+        let now = ctx.now;
+        let Some(peer) = ctx.peers.get_mut(signer).filter(|_| !to.is_empty()) else { return };
+        if peer.said.passed_at.is_some_and(|at| now.since(at) < HEAD_PAUSE) || mutated!(Mutation::PassNoHeads) {
+            return;
+        }
+        peer.said.passed_at = Some(now);
+        out.send_bytes(&to, bytes, None);
     }
 
     /// Asks a neighbour for READYs that this node should have by now: those of a decided set, or those of the expected
@@ -177,6 +192,25 @@ impl Ctx {
         let along = grid.share_a_row(signer, &self.me);
         onward.retain(|id| id != signer && grid.share_a_row(id, &self.me) != along);
         onward
+    }
+
+    /// The same for its Head or Leave.
+    fn onward_of_head(&self, signer: &NodeId) -> Vec<NodeId> {
+        let Some(grid) = self.head.as_ref().map(|head| &head.grid).filter(|grid| !grid.is_one_row()) else {
+            return Vec::new();
+        };
+        let Some(own) = grid.cell_of(&self.me).filter(|_| grid.are_neighbours(signer, &self.me)) else {
+            return Vec::new();
+        };
+        let (along, votes) = (grid.share_a_row(signer, &self.me), self.is_voter(signer));
+        let mut to = match (own.row() == 0, along, votes) {
+            (true, false, _) => self.reachable_voters(),
+            (false, false, true) => grid.after(&self.me),
+            (false, true, _) => grid.head_of(&self.me).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        to.retain(|id| self.is_connected(id));
+        to
     }
 
     /// Whether a peer may pass words of others on to this node: both are members, and neighbours by this record or by

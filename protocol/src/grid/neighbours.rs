@@ -2,7 +2,7 @@
 
 use super::Cell;
 use crate::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The members of a record in their cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,9 +47,18 @@ impl Grid {
     }
 
     /// The members of a member's row and of its column, by ascending id.
-    pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        let near: BTreeSet<NodeId> = match self.cell_of(id) {
+            None => BTreeSet::new(),
+            Some(_) if self.is_one_row() => self.cells.keys().copied().collect(),
+            Some(own) => {
+                let row = self.holders.range(Cell::at(own.row(), 0)..Cell::at(own.row() + 1, 0)).map(|(_, id)| *id);
+                let column = (0..self.rows).filter_map(|row| self.holders.get(&Cell::at(row, own.column())).copied());
+                row.chain(column).collect()
+            }
+        };
         let of = *id;
-        self.cells.keys().copied().filter(move |other| self.are_neighbours(&of, other))
+        near.into_iter().filter(move |other| *other != of)
     }
     /// The member of the first row in a member's column; itself if it is of that row.
     pub fn head_of(&self, id: &NodeId) -> Option<NodeId> {

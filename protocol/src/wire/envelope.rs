@@ -128,7 +128,7 @@ pub fn claimed_sender(bytes: &[u8]) -> Option<NodeId> {
 /// The signer of a message that came over the connection of `from`, if that may be another node: `from` passes words of
 /// this kind on. Unchecked; [`open`] checks it.
 pub fn passed_on(from: &NodeId, bytes: &[u8]) -> Option<NodeId> {
-    const KINDS: [u16; 2] = [tag::READY, tag::START];
+    const KINDS: [u16; 4] = [tag::READY, tag::START, tag::HEAD, tag::LEAVE];
     let parts = Parts::split(bytes).ok().filter(|parts| parts.sender != *from)?;
     let kind = u16::from_le_bytes(*parts.body.first_chunk::<TAG>()?);
     KINDS.contains(&kind).then_some(parts.sender)

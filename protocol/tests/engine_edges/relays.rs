@@ -1,12 +1,16 @@
 //! Words that members of a flock of several rows pass on: two rows of four, of whom three vote.
 
-use crate::bench::{Bench, ME, id, refusals, sent, spec, voters};
+use crate::bench::{BOOT, Bench, INCARNATION, ME, id, refusals, sent, spec, voters};
 use starling_protocol::NodeId;
+use starling_protocol::engine::MemberState;
 use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::grid::Grid;
-use starling_protocol::message::{Message, Question, Start, Value, ValueKind, Want, member_bits, member_indices};
+use starling_protocol::message::{
+    Head, Message, Phase, Pulse, Question, Start, Value, ValueKind, Want, member_bits, member_indices,
+};
 use starling_protocol::record::Role;
 use starling_protocol::scale::{SMALL, with};
+use std::collections::BTreeSet;
 
 /// A bench in which this member votes, or learns.
 fn rows(me: Role) -> Bench {
@@ -97,11 +101,9 @@ fn words_of_others_come_from_neighbours_only_and_well_signed() {
         assert_eq!(refusals(&bench.hear(9, said.clone())), [&Refusal::Stale], "a stranger");
         let own = ready(&bench, ME);
         assert_eq!(refusals(&bench.hear(row[0], own)), [&Refusal::Stale]);
-        let leave = bench.seal(
-            far[0],
-            &Message::Leave(starling_protocol::message::Leave { lineage: crate::bench::digest(1), seq: 1 }),
-        );
-        assert!(matches!(refusals(&bench.hear(row[1], leave))[..], [Refusal::Malformed { .. }]), "no such kind");
+        let join = crate::admission::join(&bench, &[]);
+        let join = bench.seal(far[0], &join);
+        assert!(matches!(refusals(&bench.hear(row[1], join))[..], [Refusal::Malformed { .. }]), "no such kind");
         let mut forged = said;
         forged[60] ^= 1;
         assert_eq!(refusals(&bench.hear(row[0], forged)), [&Refusal::BadSignature]);
@@ -189,6 +191,122 @@ fn a_start_goes_on_along_the_row_of_a_learner_once() {
     });
 }
 
+/// A Head of a member that stands where the bench stands, with this beat and these members down.
+fn head(bench: &Bench, beat: u64, down: &[u8]) -> Head {
+    let record = bench.record();
+    let down = member_bits(down.iter().filter_map(|n| record.member_index(&id(*n))));
+    let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, down };
+    Head { pulse, ..bench.chain_head(Phase::Training, 0) }
+}
+
+fn said(bench: &Bench, n: u8, beat: u64, down: &[u8]) -> Vec<u8> {
+    bench.seal(n, &Message::Head(head(bench, beat, down)))
+}
+
+/// The reason for which the bench does not count on a member.
+fn fault(bench: &Bench, n: u8) -> Option<&'static str> {
+    let view = bench.engine.view();
+    let member = view.members.iter().find(|member| member.id == id(n)).expect("a member");
+    match member.state {
+        MemberState::Out(why) => Some(why),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_head_goes_to_those_that_do_not_hear_its_signer() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let (row, column, far) = around(&bench);
+        let voters: Vec<u8> = row.iter().copied().filter(|n| *n <= 3).collect();
+        let of = |bench: &Bench, n: u8, beat| said(bench, n, beat, &[]);
+        let learner = of(&bench, column[0], 1);
+        assert_eq!(receivers(&bench.hear(column[0], learner.clone()), &learner), voters, "up to the voters");
+        let next = of(&bench, column[0], 2);
+        assert_eq!(receivers(&bench.hear(column[0], next.clone()), &next), [0u8; 0], "too soon");
+        for other in [row[0], far[0]] {
+            let head = of(&bench, other, 1);
+            assert_eq!(receivers(&bench.hear(other, head.clone()), &head), [0u8; 0]);
+        }
+
+        let mut bench = rows(Role::Learner);
+        let (row, column, _) = around(&bench);
+        let grid = grid(&bench);
+        assert_eq!(grid.head_of(&id(ME)), Some(id(column[0])), "this learner sits in the second row");
+        let voter = of(&bench, column[0], 1);
+        let told: BTreeSet<u8> = receivers(&bench.hear(column[0], voter.clone()), &voter).into_iter().collect();
+        assert_eq!(told, row.iter().copied().collect(), "along the row");
+        let mate = of(&bench, row[0], 1);
+        assert_eq!(receivers(&bench.hear(row[0], mate.clone()), &mate), column, "to the head of the column");
+    });
+}
+
+#[test]
+fn a_member_that_is_heard_through_others_is_there_as_long_as_its_heads_are_new() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let (row, column, far) = around(&bench);
+        bench.feed(Input::PeerDown { peer: id(far[0]) });
+        let old = said(&bench, far[0], 1, &[]);
+        for beat in 1..=8 {
+            let head = said(&bench, far[0], beat, &[]);
+            assert!(refusals(&bench.hear(row[0], head)).is_empty());
+            assert_eq!(refusals(&bench.hear(column[0], old.clone())), [&Refusal::Stale], "an old one shows no life");
+            row.iter().chain(&column).chain(&far[1..]).for_each(|n| drop(bench.meet(*n)));
+            bench.wait(3_000_000);
+            assert_eq!(fault(&bench, far[0]), None);
+        }
+        for _ in 0..4 {
+            bench.hear(row[0], old.clone());
+            row.iter().chain(&column).for_each(|n| drop(bench.meet(*n)));
+            bench.wait(3_000_000);
+        }
+        assert_eq!(fault(&bench, far[0]), Some("nothing was heard of it"));
+    });
+}
+
+#[test]
+fn a_member_is_down_when_most_of_its_neighbours_say_so() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let (row, column, far) = around(&bench);
+        let grid = grid(&bench);
+        let head = said(&bench, far[0], 1, &[]);
+        bench.hear(row[0], head);
+        let near: Vec<u8> = (2..=8).filter(|n| grid.are_neighbours(&id(*n), &id(far[0]))).collect();
+        assert_eq!((near.len(), fault(&bench, far[0])), (4, None));
+        for (at, n) in near.iter().enumerate() {
+            assert_eq!(fault(&bench, far[0]), (at > 2).then_some("its connection is down"), "{at} of four say so");
+            let by = if row.contains(n) || column.contains(n) { *n } else { row[0] };
+            let head = said(&bench, *n, 2, &[far[0]]);
+            bench.hear(by, head);
+            bench.wait(200_000);
+        }
+    });
+}
+
+#[test]
+fn learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there() {
+    with(SMALL, || {
+        // Three rows: a learner of the third is no neighbour of most of the second, and neither votes.
+        let members: Vec<(u8, Role)> =
+            (1..=12).map(|n| (n, if (2..=4).contains(&n) { Role::Voter } else { Role::Learner })).collect();
+        let mut bench = Bench::flock_of(spec(), &members);
+        let grid = grid(&bench);
+        assert!(grid.rows() == 3 && grid.cell_of(&id(ME)).is_some_and(|cell| cell.row() > 0));
+        let elsewhere = |n: &u8| *n > 4 && !grid.are_neighbours(&id(ME), &id(*n));
+        let learners: Vec<u8> = (2..=12).filter(elsewhere).collect();
+        learners.iter().for_each(|n| drop(bench.feed(Input::PeerDown { peer: id(*n) })));
+        for _ in 0..10 {
+            (2..=12).filter(|n| !learners.contains(n)).for_each(|n| drop(bench.meet(n)));
+            bench.wait(3_000_000);
+        }
+        assert!(learners.iter().all(|n| fault(&bench, *n).is_none()), "{:?}", bench.engine.view().members);
+        let contacts = bench.engine.contacts().expect("a flock of rows");
+        assert_eq!(contacts, grid.neighbours(&id(ME)).collect());
+    });
+}
+
 #[test]
 fn a_decision_goes_down_the_columns_and_along_the_rows() {
     with(SMALL, || {
@@ -197,7 +315,7 @@ fn a_decision_goes_down_the_columns_and_along_the_rows() {
         let key = bench.all_ready();
         let outputs = bench.decide(key);
         let told = sent(&bench.spec, &outputs).into_iter().filter(|(_, m)| matches!(m, Message::Certificate(_)));
-        let told: std::collections::BTreeSet<u8> = told.map(|(to, _)| to.0[0]).collect();
+        let told: BTreeSet<u8> = told.map(|(to, _)| to.0[0]).collect();
         let learner = row.iter().find(|n| **n > 3).expect("three of four vote");
         assert!(told.contains(&column[0]), "{told:?}");
         assert!(told.iter().all(|n| column.contains(n) || n == learner), "{told:?}");
