@@ -228,6 +228,8 @@ mutations! {
     WantNothing,
     /// Engine: words of others are heard from any peer. A unit test.
     AnybodyPassesOn,
+    /// Engine: a flock of rows has as few attempts as one of one row. A unit test.
+    ThreeAttempts,
     /// Engine: no Head of others is passed on. A unit test.
     PassNoHeads,
     /// Engine: a word of a single neighbour that it does not reach a member counts. A unit test.

@@ -321,3 +321,30 @@ fn a_decision_goes_down_the_columns_and_along_the_rows() {
         assert!(told.iter().all(|n| column.contains(n) || n == learner), "{told:?}");
     });
 }
+
+#[test]
+fn a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let mut key = bench.all_ready();
+        let mut sizes = Vec::new();
+        for attempt in 1..=8 {
+            bench.forget_attempt();
+            let outputs =
+                bench.feed(Input::ReduceFailed { key, suspect: None, refused: false, reason: "a test".into() });
+            assert!(!outputs.is_empty(), "attempt {attempt}");
+            for _ in 0..100 {
+                bench.wait(100_000);
+                [2, 3].into_iter().for_each(|voter| drop(bench.echo(voter)));
+                (2..=8).for_each(|n| drop(bench.meet(n)));
+                if bench.attempt().is_some() {
+                    break;
+                }
+            }
+            key = bench.running();
+            assert_eq!(key.attempt, attempt);
+            sizes.push(bench.engine.view().attempt.map_or(0, |(_, members)| members.len()));
+        }
+        assert_eq!(sizes, [8, 8, 8, 8, 8, 8, 8, 3]);
+    });
+}
