@@ -19,6 +19,7 @@ mod newcomers;
 mod nonsense;
 mod outsiders;
 mod refusing;
+mod relays;
 mod restart;
 mod stalling;
 mod strangers;
