@@ -111,7 +111,7 @@ fn framing_is_exact() {
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
     // 5 and 6 were kinds of version 1 and have no meaning any more.
-    for tag in [0u16, 5, 6, 17, u16::MAX] {
+    for tag in [0u16, 5, 6, 18, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
 }
