@@ -7,8 +7,9 @@ CARGO ?= cargo
 # One profile and one feature set for everything: RocksDB and Burn are compiled once. CUDA is looked for at run time.
 BUILD := --release --workspace --locked --features cuda
 BIN := $(CARGO_TARGET_DIR)/release
-# A folder for the demo's report.
+# A folder for the demo's report, and the device of one of its nodes.
 OUT ?= out/demo
+DEVICE ?= cpu
 # Recordings of `make follower`, and the seed of the bytes that it flips.
 FOLLOWER ?= out/follower
 SEED ?= 1
@@ -46,7 +47,8 @@ BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin st
 .PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
 
 help:
-	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
+	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT);"
+	@echo "             DEVICE=wgpu: one of the nodes on a graphics device"
 	@echo "make follower  record short runs, verify them in Python, and flip bytes drawn from SEED=$(SEED); in FOLLOWER=$(FOLLOWER)"
 	@echo "make python  test the package for trainers of one's own; STARLING_PYTHON is a Python that has numpy, and PyTorch for all of it"
 	@echo "make gpu-check  count what a step asks of a GPU, and compile its kernels, without one; STARLING_CUDA is CUDA's folder"
@@ -77,7 +79,7 @@ build: system
 	$(CARGO) build $(BUILD) --bins
 
 demo: build
-	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
+	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT) --device $(DEVICE)
 
 # The trainer for GPUs, on a driver that computes nothing: what a step asks, and every kernel through NVIDIA's compiler.
 # NVIDIA's packages go beside the builds; without them it is skipped.

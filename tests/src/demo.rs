@@ -18,6 +18,8 @@ pub struct Options {
     pub bin_dir: PathBuf,
     pub out: PathBuf,
     pub rounds: u64,
+    /// Device of the second node; the others train on the CPU.
+    pub device: String,
 }
 
 /// The state of the demo.
@@ -52,7 +54,8 @@ impl Demo {
 
     fn start_nodes(&mut self) -> anyhow::Result<()> {
         for n in 1..=NODES {
-            let options = NodeOptions { found: n == 1, arguments: node_arguments(), ..NodeOptions::default() };
+            let device = if n == 2 { self.options.device.as_str() } else { "cpu" };
+            let options = NodeOptions { found: n == 1, arguments: node_arguments(device), ..NodeOptions::default() };
             let mut node = self.flock.node(&format!("node-{n}"), &options)?;
             if n == 1 {
                 println!(
@@ -95,7 +98,7 @@ impl Demo {
         self.wait_for_round(self.options.rounds / 2)?;
         let ticket = self.flock.invite("node-1")?;
         std::fs::write(self.options.out.join("ticket.txt"), &ticket)?;
-        let options = NodeOptions { ticket: Some(ticket), arguments: node_arguments(), ..NodeOptions::default() };
+        let options = NodeOptions { ticket: Some(ticket), arguments: node_arguments("cpu"), ..NodeOptions::default() };
         let started = Instant::now();
         let mut node = self.flock.node("node-5", &options)?;
         let event = node.wait(PATIENCE, "committed", |_| true)?;
@@ -171,8 +174,8 @@ fn final_checkpoint(events: &[Value]) -> anyhow::Result<String> {
 }
 
 /// Arguments with one training thread for each node: four nodes share the machine.
-fn node_arguments() -> Vec<String> {
-    ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec()
+fn node_arguments(device: &str) -> Vec<String> {
+    ["--device", device, "--threads", "1", "--log", "info"].map(String::from).to_vec()
 }
 
 /// A run file of a few short rounds, which need a high outer rate and little momentum.

@@ -18,6 +18,9 @@ struct Arguments {
     /// Rounds to train; about 3 minutes on 2 cores by default
     #[arg(long, default_value_t = 150)]
     rounds: u64,
+    /// Device of the second node; the others train on the CPU
+    #[arg(long, default_value = "cpu")]
+    device: String,
 }
 
 fn main() -> ExitCode {
@@ -26,7 +29,7 @@ fn main() -> ExitCode {
         Ok(folder) => folder,
         Err(e) => return fail(&e),
     };
-    let options = Options { bin_dir, out: arguments.out, rounds: arguments.rounds };
+    let options = Options { bin_dir, out: arguments.out, rounds: arguments.rounds, device: arguments.device };
     match Demo::run(options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
