@@ -41,6 +41,8 @@ const READY_DOUBLINGS: u32 = 4;
 /// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
 /// microseconds at the latest. Otherwise the cost of each of them would grow with the flock.
 pub(super) const QUIET_MAX: u64 = 100_000;
+/// The least time in microseconds between two Heads of one member that are passed on.
+pub(super) const HEAD_PAUSE: u64 = 250_000;
 /// Pause in microseconds between two questions for READYs.
 pub(super) const WANT_PAUSE: u64 = 500_000;
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.

@@ -120,6 +120,11 @@ impl Ctx {
         self.recurs(Deadline::Want, asked_at, deadline::WANT_PAUSE)
     }
 
+    /// Whether another Head of a member may be passed on.
+    pub fn may_pass_head_on(&self, passed_at: Option<Moment>) -> bool {
+        passed_at.is_none_or(|at| self.now.since(at) >= deadline::HEAD_PAUSE)
+    }
+
     /// Whether a neighbour's next question for READYs is answered. Its questions may arrive closer than they were asked.
     pub fn may_answer_want(&self, answered_at: Option<Moment>) -> bool {
         answered_at.is_none_or(|at| self.now.since(at) >= deadline::WANT_PAUSE / 2)

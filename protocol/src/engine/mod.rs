@@ -69,6 +69,7 @@ mod pace;
 mod partition;
 mod peer;
 mod proven;
+mod pulse;
 mod quorum_loss;
 mod reach;
 mod refusal;

@@ -21,8 +21,6 @@ use std::collections::BTreeMap;
 const PASSED_MAX: usize = 3;
 /// Members of its row to which a learner passes a Start on.
 const STARTS: usize = 2;
-/// The least time in microseconds between two Heads of one member that are passed on.
-const HEAD_PAUSE: u64 = 250_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Relay {
@@ -79,8 +77,9 @@ impl Relay {
     pub fn pass_head(signer: &NodeId, bytes: &[u8], ctx: &mut Ctx, out: &mut Out) {
         let to = ctx.onward_of_head(signer);
         let now = ctx.now;
+        let free = ctx.peers.get(signer).is_some_and(|peer| ctx.may_pass_head_on(peer.said.passed_at));
         let Some(peer) = ctx.peers.get_mut(signer).filter(|_| !to.is_empty()) else { return };
-        if peer.said.passed_at.is_some_and(|at| now.since(at) < HEAD_PAUSE) || mutated!(Mutation::PassNoHeads) {
+        if !free || mutated!(Mutation::PassNoHeads) {
             return;
         }
         peer.said.passed_at = Some(now);

@@ -20,7 +20,7 @@ fn rows(me: Role) -> Bench {
 }
 
 /// A bench in which this member learns, of so many.
-fn learner(count: u8) -> Bench {
+fn learning(count: u8) -> Bench {
     let role = |n| if (2..=4).contains(&n) { Role::Voter } else { Role::Learner };
     Bench::flock_of(spec(), &(1..=count).map(|n| (n, role(n))).collect::<Vec<_>>())
 }
@@ -241,7 +241,7 @@ pub fn a_head_goes_to_those_that_do_not_hear_its_signer() {
             let head = grid(bench).head_of(&id(ME)).filter(|head| *head != id(ME));
             head.is_some_and(|head| bench.record().voters().any(|voter| voter.id == head))
         };
-        let mut bench = (8..=11).map(learner).find(led).expect("in one of them a voter leads this learner's column");
+        let mut bench = (8..=11).map(learning).find(led).expect("in one of them a voter leads this learner's column");
         let (row, column, _) = around(&bench);
         bench.wait(300_000);
         let voter = of(&bench, column[0], 1);
@@ -302,7 +302,7 @@ pub fn learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there() {
         // Three rows: a learner of the third is no neighbour of most of the second, and neither votes.
         let below = |bench: &Bench| grid(bench).cell_of(&id(ME)).is_some_and(|cell| cell.row() > 0);
         let mut bench =
-            (12..=15).map(learner).find(below).expect("this learner sits below the first row in one of them");
+            (12..=15).map(learning).find(below).expect("this learner sits below the first row in one of them");
         let grid = grid(&bench);
         assert_eq!(grid.rows(), 3);
         let all = bench.record().next.members.len() as u8;
