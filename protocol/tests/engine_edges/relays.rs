@@ -241,7 +241,7 @@ pub fn a_head_goes_to_those_that_do_not_hear_its_signer() {
             let head = grid(bench).head_of(&id(ME)).filter(|head| *head != id(ME));
             head.is_some_and(|head| bench.record().voters().any(|voter| voter.id == head))
         };
-        let mut bench = (8..=11).map(learning).find(led).expect("in one of them a voter leads this learner's column");
+        let mut bench = (8..=24).map(learning).find(led).expect("in one of them a voter leads this learner's column");
         let (row, column, _) = around(&bench);
         bench.wait(300_000);
         let voter = of(&bench, column[0], 1);
