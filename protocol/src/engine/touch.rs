@@ -20,9 +20,10 @@ impl Ctx {
     pub fn touch(&self, id: &NodeId) -> Touch {
         let Some(head) = self.head.as_ref().filter(|head| !head.grid.is_one_row()) else { return Touch::Direct };
         let both = head.grid.cell_of(&self.me).is_some() && head.grid.cell_of(id).is_some();
-        if !both || head.grid.are_neighbours(&self.me, id) {
+        let judged = self.votes() || self.is_voter(id);
+        if !both || head.grid.are_neighbours(&self.me, id) || !judged && mutated!(Mutation::LearnersJudgeAll) {
             Touch::Direct
-        } else if self.votes() || self.is_voter(id) || mutated!(Mutation::LearnersJudgeAll) {
+        } else if judged {
             Touch::Passed
         } else {
             Touch::Untold

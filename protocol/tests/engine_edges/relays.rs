@@ -19,10 +19,10 @@ fn rows(me: Role) -> Bench {
     Bench::flock_of(spec(), &members)
 }
 
-/// A bench in which this member learns, of so many.
-fn learning(count: u8) -> Bench {
+/// A bench in which this member learns, beside three voters and so many learners from this one on.
+fn learning(from: u8, learners: u8) -> Bench {
     let role = |n| if (2..=4).contains(&n) { Role::Voter } else { Role::Learner };
-    Bench::flock_of(spec(), &(1..=count).map(|n| (n, role(n))).collect::<Vec<_>>())
+    Bench::flock_of(spec(), &(1..=4).chain(from..from + learners).map(|n| (n, role(n))).collect::<Vec<_>>())
 }
 
 fn grid(bench: &Bench) -> Grid {
@@ -32,7 +32,7 @@ fn grid(bench: &Bench) -> Grid {
 /// Members by their place seen from this one: of its row, of its column, and of neither.
 fn around(bench: &Bench) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (grid, me) = (grid(bench), id(ME));
-    let others: Vec<u8> = (2..=8).collect();
+    let others: Vec<u8> = bench.record().members().map(|member| member.0[0]).filter(|n| *n != ME).collect();
     let (near, far): (Vec<u8>, Vec<u8>) = others.into_iter().partition(|n| grid.are_neighbours(&me, &id(*n)));
     let (row, column) = near.into_iter().partition(|n| grid.share_a_row(&me, &id(*n)));
     (row, column, far)
@@ -241,7 +241,10 @@ pub fn a_head_goes_to_those_that_do_not_hear_its_signer() {
             let head = grid(bench).head_of(&id(ME)).filter(|head| *head != id(ME));
             head.is_some_and(|head| bench.record().voters().any(|voter| voter.id == head))
         };
-        let mut bench = (8..=24).map(learning).find(led).expect("in one of them a voter leads this learner's column");
+        let mut bench = (5..=60)
+            .map(|from| learning(from, 4))
+            .find(led)
+            .expect("in one of them a voter leads this learner's column");
         let (row, column, _) = around(&bench);
         bench.wait(300_000);
         let voter = of(&bench, column[0], 1);
@@ -301,8 +304,10 @@ pub fn learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there() {
     with(SMALL, || {
         // Three rows: a learner of the third is no neighbour of most of the second, and neither votes.
         let below = |bench: &Bench| grid(bench).cell_of(&id(ME)).is_some_and(|cell| cell.row() > 0);
-        let mut bench =
-            (12..=15).map(learning).find(below).expect("this learner sits below the first row in one of them");
+        let mut bench = (8..=11)
+            .map(|learners| learning(5, learners))
+            .find(below)
+            .expect("this learner sits below the first row in one of them");
         let grid = grid(&bench);
         assert_eq!(grid.rows(), 3);
         let all = bench.record().next.members.len() as u8;
