@@ -4,7 +4,7 @@
 //! CPU or time it (`tests/scripts/gpu-checks.sh`).
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use serde_json::json;
 use starling_gpu::{Device, Opened, Sizes, Ways};
 use starling_kernels::{
@@ -27,26 +27,30 @@ struct Arguments {
     command: Command,
 }
 
+/// A model, and the sequences of a step.
+#[derive(Args)]
+struct Work {
+    #[arg(long)]
+    preset: String,
+    #[arg(long)]
+    batch: usize,
+    /// Tokens of a sequence
+    #[arg(long)]
+    seq: usize,
+}
+
+impl Work {
+    fn model(&self) -> Result<ModelConfig> {
+        Ok(ModelConfig { seq_len: self.seq, ..model(&self.preset)? })
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Two steps without known answers, on a driver that counts; marks go to the file that STUB_LOG names
-    Counts {
-        #[arg(long)]
-        preset: String,
-        #[arg(long)]
-        batch: usize,
-        #[arg(long)]
-        seq: usize,
-    },
+    Counts(Work),
     /// Holds a model's memory, without known answers, until the standard input ends
-    Hold {
-        #[arg(long)]
-        preset: String,
-        #[arg(long)]
-        batch: usize,
-        #[arg(long)]
-        seq: usize,
-    },
+    Hold(Work),
     /// Gradients of eight shapes beside the CPU's
     Gradients,
     /// Losses of 300 steps beside the CPU's
@@ -62,8 +66,8 @@ enum Command {
 fn main() -> Result<()> {
     let Arguments { device, command } = Arguments::parse();
     match command {
-        Command::Counts { preset, batch, seq } => counts(device, &preset, batch, seq),
-        Command::Hold { preset, batch, seq } => hold(device, &preset, batch, seq),
+        Command::Counts(work) => counts(device, &work),
+        Command::Hold(work) => hold(device, &work),
         Command::Gradients => gradients(device),
         Command::Losses => losses(device),
         Command::Transfers => transfers(device),
@@ -113,8 +117,8 @@ fn untried(device: DeviceChoice, model: &ModelConfig, batch: usize) -> Result<Bo
     Ok(trainer)
 }
 
-fn counts(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -> Result<()> {
-    let model = ModelConfig { seq_len: tokens, ..model(preset)? };
+fn counts(device: DeviceChoice, work: &Work) -> Result<()> {
+    let (model, sequences) = (work.model()?, work.batch);
     mark("open")?;
     let mut trainer = untried(device, &model, sequences)?;
     mark("load")?;
@@ -133,8 +137,8 @@ fn counts(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -
 }
 
 /// Keeps a trainer open, with its memory, until nobody writes to the standard input any more.
-fn hold(device: DeviceChoice, preset: &str, sequences: usize, tokens: usize) -> Result<()> {
-    let model = ModelConfig { seq_len: tokens, ..model(preset)? };
+fn hold(device: DeviceChoice, work: &Work) -> Result<()> {
+    let (model, sequences) = (work.model()?, work.batch);
     let _trainer = untried(device, &model, sequences)?;
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).context("the standard input")?;
     Ok(())

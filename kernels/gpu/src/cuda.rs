@@ -102,7 +102,7 @@ pub fn ahead() -> Option<Ahead> {
     (compiler > driver).then_some(Ahead { driver, compiler })
 }
 
-/// What makes this machine's toolkit unfit for its driver, or for the trainer.
+/// The reason why this machine's toolkit is unfit for its driver, or for the trainer.
 pub fn unfit() -> Option<Unfit> {
     let Some(compiler) = compiler() else { return Some(Unfit::NoCompiler) };
     if compiler < Version::LEAST {

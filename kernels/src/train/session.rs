@@ -33,7 +33,7 @@ pub fn open_session(opened: &Opened, sizes: &Sizes, batch: &Batch, ways: Ways) -
     })
 }
 
-/// What a device was asked for.
+/// The work that a device was asked for.
 ///
 /// # Errors
 /// The device's words, as one line; a panic of its runtime is one, too.
