@@ -3,9 +3,9 @@
 //!
 //! Rows times columns make at least the number of members, so a member has at most about twice the root of their number
 //! of neighbours: 62 in a flock of 1,024. The first row holds the voters, so they all are neighbours. A flock below
-//! [`ROW_MEMBERS`] times two is one row: all its members are neighbours, and none has a cell.
+//! [`crate::limits::ROW_MEMBERS`] times two is one row: all its members are neighbours, and none has a cell.
 
-use crate::limits::{ROW_MEMBERS, ROW_MEMBERS_LEAST};
+use crate::scale::scale;
 use serde::{Deserialize, Serialize};
 
 mod neighbours;
@@ -55,7 +55,7 @@ impl Shape {
     /// short for the voters, so that a flock whose number goes up and down does not change its shape each time.
     pub fn after(rows: usize, members: usize) -> Self {
         let least = least(members);
-        let rows = if rows > least && members >= rows.saturating_mul(ROW_MEMBERS_LEAST) { rows } else { least };
+        let rows = if rows > least && members >= rows.saturating_mul(scale().row_least) { rows } else { least };
         Self { rows, members }
     }
 
@@ -92,7 +92,7 @@ impl Shape {
 
 /// The least number of rows of so many members.
 fn least(members: usize) -> usize {
-    (members / ROW_MEMBERS).max(1)
+    (members / scale().row).max(1)
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub mod ring;
 pub mod run;
 #[doc(hidden)]
 pub mod sample;
+pub mod scale;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod state;

@@ -3,7 +3,10 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
+
+/// Members whose READYs a node asks a neighbour for at a time.
+pub const WANTED_MAX: usize = 64;
 
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;
@@ -101,7 +104,7 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
     let lists = FREE_SPANS_MAX * 16 + TOUR_MAX * 2 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
-    assert!(1024 + lists + 2 * AMENDMENT_BYTES_MAX + MEMBERS_MAX * (112 + 73) <= RECORD_BYTES_MAX);
+    assert!(1024 + lists + 2 * AMENDMENT_BYTES_MAX + MEMBERS_MAX * (112 + 75) <= RECORD_BYTES_MAX);
     // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);

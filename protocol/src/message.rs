@@ -29,6 +29,7 @@ pub enum Message {
     Evidence(Evidence),
     Alive(Alive),
     Amend(Amendment),
+    Want(Want),
 }
 
 /// First message in each direction of a connection.
@@ -61,6 +62,22 @@ pub struct Head {
     /// What the sender waits for in a reduction by owners; outside of one, the member whose data it has refused in this
     /// round.
     pub awaits: Option<Awaits>,
+    pub pulse: Pulse,
+}
+
+/// Which process says a Head and when, and which members it cannot reach. A member that hears another one through
+/// others alone has no Hello and no connection of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pulse {
+    /// As in the sender's newest Hello.
+    pub boot: u64,
+    pub incarnation: u64,
+    /// Grows from one Head of a process to the next.
+    pub beat: u64,
+    /// The neighbours in the grid of its head record that the sender does not reach, as a set of members. Empty in a
+    /// flock of one row.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub down: Vec<u8>,
 }
 
 /// Something without which a member of a reduction cannot go on, and the member that it waits for.
@@ -329,8 +346,8 @@ pub struct Start {
     pub value: Value,
 }
 
-/// "This node has contradicted itself": two envelopes as their signer sent them, checked by [`crate::evidence`]. Nodes
-/// pass on no other kind of message.
+/// "This node has contradicted itself": two envelopes as their signer sent them, checked by [`crate::evidence`]. Every
+/// node that hears it passes it on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     #[serde(deserialize_with = "bounded::bytes::<_, STATEMENT_BYTES_MAX>")]
@@ -347,6 +364,19 @@ pub struct Alive {
     pub boot: u64,
     /// The start in the Hello that it was shown.
     pub newer: u64,
+}
+
+/// "Say the READYs of these members to me": to a neighbour in a flock of several rows
+/// (`docs/protocol/1-wire.md` §1.5.18).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    pub lineage: Digest,
+    pub round: u64,
+    /// The record that made the state.
+    pub base: Digest,
+    /// At most [`crate::limits::WANTED_MAX`], by the sender's head record.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub members: Vec<u8>,
 }
 
 impl Message {
@@ -367,6 +397,7 @@ impl Message {
             Self::Evidence(_) => "evidence",
             Self::Alive(_) => "alive",
             Self::Amend(_) => "amend",
+            Self::Want(_) => "want",
         }
     }
 }

@@ -220,6 +220,26 @@ mutations! {
     ForkInPlace,
     /// Grid: voters stay in the row where they were.
     VotersAnywhere,
+    /// Engine: a Head that was said before the newest one counts.
+    OldBeatLives,
+    /// Engine: no READY of others is passed on. A unit test.
+    PassNothing,
+    /// Engine: no neighbour is asked for READYs that are lacking. A unit test.
+    WantNothing,
+    /// Engine: words of others are heard from any peer. A unit test.
+    AnybodyPassesOn,
+    /// Engine: a flock of rows has as few attempts as one of one row. A unit test.
+    ThreeAttempts,
+    /// Engine: no Head of others is passed on. A unit test.
+    PassNoHeads,
+    /// Engine: a word of a single neighbour that it does not reach a member counts. A unit test.
+    OneDownWord,
+    /// Engine: a learner judges of learners that it does not hear. A unit test.
+    LearnersJudgeAll,
+    /// Engine: in a flock of rows the votes that decided a record are handed to nobody. A unit test.
+    HandToNobody,
+    /// Succession: a member that a record removes and lets in again keeps its cell.
+    ReturnToCell,
     /// Grid: those without a cell take holes by their id.
     CellsById,
     /// Succession: contributions of more than a lease are averaged.

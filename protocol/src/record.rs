@@ -1,6 +1,7 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
 use crate::amendment::{Amendment, Settings};
+use crate::grid::{Cell, Grid};
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
@@ -164,6 +165,8 @@ pub struct Member {
     pub since: u64,
     /// COMMITs since then that took in a contribution of it, saturating.
     pub served: u16,
+    /// Its cell in the flock's grid.
+    pub cell: Cell,
 }
 
 impl Member {
@@ -243,6 +246,16 @@ impl Record {
     pub fn has_merged(&self, lineage: &Digest) -> bool {
         let listed = self.merged.binary_search(lineage).is_ok();
         (listed && !mutated!(Mutation::MergeAgain)) || self.merged.len() >= MERGED_MAX || self.lineage == *lineage
+    }
+
+    /// The grid of the members of the next round.
+    pub fn grid(&self) -> Grid {
+        Grid::of(self.next.members.iter().map(|member| (member.id, member.cell)))
+    }
+
+    /// The number of rows of that grid.
+    pub fn rows(&self) -> usize {
+        self.next.members.iter().map(|member| member.cell.row() + 1).max().unwrap_or(1)
     }
 
     /// Place of a member in the list: its bit in a set of members.

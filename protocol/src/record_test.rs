@@ -328,10 +328,40 @@ fn members_and_leases_are_found() {
     assert_ne!(lineage(&digest(1), &node(2), 3), lineage(&digest(1), &node(2), 4));
 }
 
+#[test]
+fn cells_are_checked() {
+    let mut large = record();
+    let seat = |n: usize| Member {
+        id: NodeId(numbered(n).0),
+        role: if n < VOTERS_MAX { Role::Voter } else { Role::Learner },
+        lease: Span { start: n as u64, count: 1 },
+        cell: Cell::at(n / 32, n % 32),
+        ..member(0x10, 0)
+    };
+    large.next.members = (0..64).map(seat).collect();
+    large.free.clear();
+    refuses(
+        &large,
+        &[
+            ("one row for 64", &|r| r.next.members.iter_mut().for_each(|m| m.cell = Cell::default())),
+            ("two in one cell", &|r| r.next.members[40].cell = r.next.members[41].cell),
+            ("a cell beyond its row", &|r| r.next.members[40].cell = Cell::at(1, 32)),
+            ("a voter in the second row", &|r| r.next.members[63].role = Role::Voter),
+            ("three rows", &|r| r.next.members[63].cell = Cell::at(2, 0)),
+            ("two rows for 61", &|r| {
+                r.next.members.retain(|m| !(29..32).contains(&m.cell.column()) || m.cell.row() == 0)
+            }),
+        ],
+    );
+    let mut small = record();
+    small.next.members[1].cell = Cell::at(0, 1);
+    assert!(small.validate_shape().is_err(), "a cell in a flock of one row");
+}
+
 proptest! {
     #[test]
     fn records_round_trip(
-        ids in prop::collection::btree_set(any::<[u8; 32]>(), 1..=64),
+        ids in prop::collection::btree_set(any::<[u8; 32]>(), 1..64),
         numbers: [u32; 4],
         bytes: [u8; 32],
         cut: prop::sample::Index,
@@ -359,6 +389,7 @@ proptest! {
             upload_kbps: numbers[3],
             since: u64::from(numbers[0] % 4),
             served: 0,
+            cell: Cell::default(),
         };
         let members = ids.iter().enumerate().map(member).collect();
         let (cursor, free) = pool.into_parts();

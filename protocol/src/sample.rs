@@ -5,6 +5,7 @@
 
 use crate::amendment::Settings;
 use crate::difference::Limits;
+use crate::grid::{self, Cell, Sitter};
 use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use crate::path::Link;
 use crate::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
@@ -88,12 +89,22 @@ pub fn voters(ids: impl IntoIterator<Item = NodeId>, incarnation: u64, cursor: u
         upload_kbps: 0,
         since: 0,
         served: 0,
+        cell: Cell::default(),
     };
     ids.into_iter().enumerate().map(seat).collect()
 }
 
+/// Gives the members of a first record, by ascending id, their cells.
+pub fn seat(members: &mut [Member]) {
+    let sitter = |seat: &Member| Sitter { id: seat.id, votes: seat.role == Role::Voter, before: None };
+    let sitters: Vec<Sitter> = members.iter().map(sitter).collect();
+    let cells = grid::cells(1, &Digest::default(), &sitters);
+    members.iter_mut().zip(cells).for_each(|(seat, cell)| seat.cell = cell);
+}
+
 /// The first record of a lineage that these members founded together.
-pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec<Member>) -> Record {
+pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, mut members: Vec<Member>) -> Record {
+    seat(&mut members);
     let cursor = members.iter().filter_map(|member| member.lease.end()).max().unwrap_or_default();
     let next = NextRound {
         inner_steps: spec.inner.steps,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flips import flip_bytes, lines_of, table
 from follower import Follower, Recording, Refused, follow
+from grid import check_grid
 from made import check_made
 from vectors import check_codec, check_wire
 from wire import Fault
@@ -39,12 +40,12 @@ def show_vectors(folder: Path) -> bool:
     """Reads the vectors, and prints the result."""
     try:
         wire, codec = check_wire(folder / "wire.txt"), check_codec(folder / "codec.txt")
-        made = check_made(folder / "wire.txt")
+        made, grids = check_made(folder / "wire.txt"), check_grid(folder / "grid.json")
     except Fault as fault:
         print(f"vectors: RED: {fault}")
         return False
     print(f"vectors: {wire} documents and digests of wire.txt and {codec} payloads of codec.txt are as specified; "
-          f"{made} certificates made here are taken or refused as they should be")
+          f"{made} certificates made here are taken or refused as they should be, and {grids} flocks sit as specified")
     return True
 
 

@@ -87,7 +87,7 @@ def world_of(vectors: Path) -> World:
                    key=lambda key: key.public_key().public_bytes_raw())
     ids = [key.public_key().public_bytes_raw() for key in pairs]
     roles = (VOTER, VOTER, VOTER, LEARNER)
-    members = tuple(Member(ids[n], 7 + n, roles[n], 0, True, Span(100 * n, 100), 5, 0, 0) for n in range(4))
+    members = tuple(Member(ids[n], 7 + n, roles[n], 0, True, Span(100 * n, 100), 5, 0, 0, 0) for n in range(4))
     old = read_record(v["record"])
     demand(encode(Record, old.record) == v["record"], "§1.2.2", "a record has another encoding")
     following = replace(old.record.next, merge_tokens=0, merge_norm=0, members=members, ring=())

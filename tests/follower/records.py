@@ -6,6 +6,7 @@ from typing import Annotated
 from collections.abc import Callable, Iterable
 
 from amendments import NONE, Amendment, Settings, check_form, settings_after
+from grid import Sitter, cells_of, check_cells
 from specification import Codec, RunSpec
 from wire import B32, U8, U16, U32, U64, ZERO, Bool, Fault, ListOf, OneOf, Opt, decode, demand, digest, u64
 
@@ -59,6 +60,7 @@ class Member:
     upload_kbps: U32
     since: U64
     served: U16
+    cell: U16
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def read_record(data: bytes) -> Link:
     """A record that is well formed by itself."""
     record = decode(Record, data, 262_144)
     check_alone(record)
-    return Link(record, digest("starling record v4", data))
+    return Link(record, digest("starling record v5", data))
 
 
 def ascend(keys: Iterable[object]) -> bool:
@@ -159,6 +161,7 @@ def check_alone(r: Record) -> None:
     if r.amended is not None:
         demand(r.kind == COMMIT, "§2.2.4 rule 10", "it amends the run, and is no commit")
         check_form(r.amended)
+    check_cells([m.cell for m in members], [m.cell for m in r.voters])
     if r.kind == GENESIS:
         numbers = (r.seq, r.round, r.tokens, n.merge_tokens, n.merge_norm)
         empty = (r.parent, r.base, r.update, r.merged, r.contributors) == (ZERO, ZERO, ZERO, (), ())
@@ -298,6 +301,9 @@ def fork_of(parent: Link, spec: RunSpec, signed: dict[bytes, int]) -> Record:
         lease = Span(cursor, steps * spec.unit)
         cursor = lease.end
         members.append(replace(m, role=VOTER if m.id in voters else LEARNER, lease=lease))
+    rows = 1 + max(m.cell // 64 for m in p.next.members)
+    cells = cells_of(rows, parent.digest, [Sitter(m.id, m.role == VOTER, m.cell) for m in members])
+    members = [replace(m, cell=cell) for m, cell in zip(members, cells)]
     following = replace(p.next, merge_tokens=0, merge_norm=0, ring=(), members=tuple(members))
     merged = merged_by_fork(p)
     return replace(skip_of(parent), lineage=lineage, kind=FORK, merged=merged, free=(), cursor=cursor, next=following)

@@ -25,7 +25,7 @@ STAMP = (U64, U32, U32, Annotated[int, OneOf(0, 2)])
 MESSAGES: dict[str, tuple[int, Any]] = {
     "hello": (1, (U16, Annotated[bytes, BytesOf(4096)], U64, U64)),
     "head": (2, (HEAD_REF, U64, Annotated[int, OneOf(1, 10)], U64,
-                 Annotated[Any, Opt((Annotated[int, OneOf(1, 4)], B32))])),
+                 Annotated[Any, Opt((Annotated[int, OneOf(1, 4)], B32))], U64, U64, U64, Annotated[bytes, BytesOf(128)])),
     "join": (3, (HEAD_REF, B32, U64, Annotated[bytes, BytesOf(256)])),
     "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 8)],
                   Bool, Annotated[Any, Opt(B32)], U64, Annotated[Any, ListOf((U16, U16), 64)],

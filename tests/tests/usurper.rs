@@ -14,7 +14,7 @@ use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Signer;
 use starling_protocol::limits::PROTOCOL_VERSION;
-use starling_protocol::message::{Certificate, Head, Hello, Message, Phase, Question, Value as Estimate, Vote};
+use starling_protocol::message::{Certificate, Head, Hello, Message, Phase, Pulse, Question, Value as Estimate, Vote};
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, State};
@@ -99,6 +99,7 @@ impl Stranger {
             phase: Phase::Training,
             progress: 0,
             awaits: None,
+            pulse: Pulse::default(),
         };
         let bait = Shared::default();
         *bait.lock() = Bait {

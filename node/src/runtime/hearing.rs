@@ -18,6 +18,10 @@ pub(super) fn verify(run: Digest, me: NodeId) -> Verify {
 }
 
 fn check(run: &Digest, me: &NodeId, from: &NodeId, bytes: &[u8]) -> Result<Option<Box<Opened>>, Unfit> {
+    if wire::passed_on(from, bytes).is_some() {
+        // The engine knows whose words this peer may pass on, and looks at that before the signature.
+        return Ok(None);
+    }
     match wire::check(&Ed25519Verifier, run, from, me, bytes) {
         Ok(opened) => Ok(Some(Box::new(opened))),
         // The engine names the peer's release, or the settings that differ, and knows whether that ends the node.
@@ -74,7 +78,7 @@ mod tests {
     use super::*;
     use starling_protocol::identity::{Ed25519Signer, Signer};
     use starling_protocol::limits::PROTOCOL_VERSION;
-    use starling_protocol::message::{Hello, Leave};
+    use starling_protocol::message::{Hello, Leave, Stamp, Witness};
 
     const RUN: Digest = Digest([7; 32]);
 
@@ -85,6 +89,12 @@ mod tests {
     fn said(n: u8, run: Digest) -> Vec<u8> {
         let leave = Leave { lineage: Digest([1; 32]), seq: 4 };
         wire::seal(&signer(n), &run, &Message::Leave(leave)).unwrap()
+    }
+
+    /// A message of a kind that nobody passes on.
+    fn witness(n: u8) -> Vec<u8> {
+        let witness = Witness { incarnation: 1, stamp: Stamp::default() };
+        wire::seal(&signer(n), &RUN, &Message::Witness(witness)).unwrap()
     }
 
     fn label(from: u8, bytes: &[u8]) -> Result<bool, &'static str> {
@@ -98,10 +108,11 @@ mod tests {
         let hello = Hello { version: PROTOCOL_VERSION, spec: vec![1], boot: 1, incarnation: 1 };
         let own = wire::seal(&signer(9), &RUN, &Message::Hello(hello)).unwrap();
         assert_eq!(label(1, &own), Ok(true), "this node's key is in use elsewhere");
-        assert_eq!(label(1, &said(9, RUN)), Err("malformed"), "nothing else of its own comes from a peer");
-        assert_eq!(label(1, &said(2, RUN)), Err("malformed"), "somebody else's");
+        assert_eq!(label(1, &said(2, RUN)), Ok(false), "the engine says whose words a peer may pass on");
+        assert_eq!(label(1, &witness(9)), Err("malformed"), "nothing else of its own comes from a peer");
+        assert_eq!(label(1, &witness(2)), Err("malformed"), "somebody else's");
         assert_eq!(label(1, &said(1, Digest([8; 32]))), Err("bad_signature"));
-        let mut forged = said(2, RUN);
+        let mut forged = witness(2);
         forged[60] ^= 1;
         assert_eq!(label(1, &forged), Err("malformed"), "its signature was not looked at");
         assert_eq!(label(1, &said(1, RUN)[..20]), Err("malformed"));

@@ -32,8 +32,8 @@ mod opening;
 
 pub use opening::open_checkpoint;
 
-/// Raised with every incompatible change, of records as well; 1 knew no amendments.
-const FORMAT: u32 = 2;
+/// Raised with every incompatible change, of records as well; 1 knew no amendments, and 2 no cells.
+const FORMAT: u32 = 3;
 const MANIFEST: &str = "manifest.json";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.starling";

@@ -3,7 +3,7 @@
 
 use super::attempt::set_digest;
 use super::ctx::Ctx;
-use super::decision::{ATTEMPTS_MAX, take_steps};
+use super::decision::{FETCH_FAILURES, take_steps};
 use super::io::Refusal;
 use super::outbox::Out;
 use super::round::{Round, Stage, Training};
@@ -14,9 +14,18 @@ use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, me
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 
-/// From this attempt on sets are made of voters only.
-const VOTERS_ONLY: u32 = 3;
+/// Attempts after attempt 0 at one round before voters enter with SKIP; in a flock of several rows, where somebody may
+/// die in most of them, there are more. Sets of the last one are made of voters only.
+const ATTEMPTS_MAX: u32 = 3;
+const ATTEMPTS_OF_ROWS: u32 = 8;
+
 impl Round {
+    /// The number of the last attempt.
+    pub fn attempts_max(&self) -> u32 {
+        let rows = !self.head.grid.is_one_row() && !mutated!(Mutation::ThreeAttempts);
+        if rows { ATTEMPTS_OF_ROWS } else { ATTEMPTS_MAX }
+    }
+
     /// Whether the attempt that is due is to be formed now, and nothing better is to be had.
     pub fn may_gather(&mut self, ctx: &Ctx, out: &mut Out) -> bool {
         if self.record_vote.entered() || self.attempts.running.is_some() || self.results.proof.is_some() {
@@ -30,7 +39,7 @@ impl Round {
             .cloned();
         if let Some(value) = named {
             // A voter holds a result: having it beats making another.
-            let given_up = self.results.fetching.get(&value.digest).is_some_and(|f| f.failures > ATTEMPTS_MAX);
+            let given_up = self.results.fetching.get(&value.digest).is_some_and(|f| f.failures > FETCH_FAILURES);
             self.fetch(&value, ctx, out);
             if !given_up && ctx.votes() {
                 return false;
@@ -127,7 +136,7 @@ impl Round {
 
     /// Ends the attempt. The set of the next one is voted on, unless there were enough.
     pub fn next_attempt(&mut self) {
-        if self.attempts.number <= ATTEMPTS_MAX {
+        if self.attempts.number <= self.attempts_max() {
             self.go_to_attempt(self.attempts.number + 1);
         }
     }
@@ -141,7 +150,8 @@ impl Round {
     /// Goes along to the attempt whose set another voter votes on, if it is a later one. False if it is not for this
     /// node.
     pub fn turn_to_attempt(&mut self, attempt: u32, ctx: &Ctx, out: &mut Out) -> bool {
-        if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < self.attempts.number || self.record_vote.entered() {
+        if attempt == 0 || attempt > self.attempts_max() || attempt < self.attempts.number || self.record_vote.entered()
+        {
             return false;
         }
         if attempt > self.attempts.number && mutated!(Mutation::StayBehind) {
@@ -170,7 +180,7 @@ impl Round {
     /// The contributions that this node could average now, by ascending member. Late attempts do without learners: one
     /// that says different READYs to different voters would keep them apart for ever.
     fn live_ready(&self, ctx: &Ctx) -> Vec<SignedReady> {
-        let counts = |id: &NodeId| self.attempts.number < VOTERS_ONLY || ctx.is_voter(id);
+        let counts = |id: &NodeId| self.attempts.number < self.attempts_max() || ctx.is_voter(id);
         let live = |id: &&NodeId| counts(id) && ctx.is_present(id) && ctx.fault(id, self).is_none();
         let ready: Vec<&SignedReady> =
             self.task.members.iter().filter(live).filter_map(|id| ctx.ready_of(id, self)).collect();
@@ -189,7 +199,7 @@ impl Round {
     }
 
     fn vote_on_set(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) {
-        if self.attempts.number > ATTEMPTS_MAX {
+        if self.attempts.number > self.attempts_max() {
             return;
         }
         if ctx.may_speak() {
@@ -292,7 +302,8 @@ impl Round {
         let votes =
             |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.vote_state.incarnation));
         let members = member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied();
-        let learners: Vec<NodeId> = members.filter(|id| !votes(id) && ctx.is_present(id) && *id != ctx.me).collect();
+        let learners: Vec<NodeId> =
+            members.filter(|id| !votes(id) && ctx.is_connected(id) && ctx.is_neighbour(id)).collect();
         let question = self.question(value.attempt);
         out.send_to(ctx, &learners, &Message::Start(Start { question, value }));
     }

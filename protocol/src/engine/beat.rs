@@ -20,6 +20,9 @@ pub(super) struct Beat {
     /// The same for peers that are told less in a large flock.
     far_at: Moment,
     told_far: Digest,
+    /// The neighbours that it was last said not to reach, and when that was last looked at.
+    told_down: Vec<u8>,
+    looked_at: Moment,
     repeated_at: Moment,
     join_at: Option<Moment>,
     /// The record for which a Join was last sent.
@@ -46,7 +49,7 @@ impl Round {
             return;
         }
         (own.said_at, own.repeats) = (ctx.now, own.repeats + 1);
-        let mut members = ctx.reachable_members();
+        let mut members = ctx.reachable_neighbours();
         members.retain(|id| self.waits_for_readys(id, ctx));
         self.repeat_ready(&members, out);
     }
@@ -65,6 +68,16 @@ impl Beat {
         self.joined = None;
     }
 
+    /// Whether this node stops reaching a neighbour, or reaches one again, since it last said so.
+    fn down_has_changed(&mut self, scene: &Scene<'_>) -> bool {
+        let Some(round) = scene.round.filter(|_| scene.ctx.may_look_again(self.looked_at)) else { return false };
+        self.looked_at = scene.ctx.now;
+        let down = scene.ctx.down(round);
+        let news = down != self.told_down;
+        self.told_down = down;
+        news
+    }
+
     /// Tells peers this node's head and phase, on change and once a beat.
     pub fn tell_heads(&mut self, scene: &Scene<'_>, out: &mut Out) {
         let ctx = scene.ctx;
@@ -76,7 +89,10 @@ impl Beat {
             self.head_at = Some(ctx.now);
             out.send_to(ctx, &ctx.beat_targets(false), &Message::Head(scene.head_message()));
         }
-        if ctx.is_large() && (self.told_far != told.0 || ctx.is_far_beat_due(self.far_at)) {
+        if !ctx.is_large() {
+            return;
+        }
+        if self.down_has_changed(scene) || self.told_far != told.0 || ctx.is_far_beat_due(self.far_at) {
             self.told_far = told.0;
             self.far_at = ctx.now;
             out.send_to(ctx, &ctx.beat_targets(true), &Message::Head(scene.head_message()));
@@ -113,19 +129,43 @@ impl Beat {
 }
 
 impl Ctx {
-    /// The peers that a heartbeat is for. In a small flock all peers are told of every change, and of every beat. In a
-    /// large one, voters and nodes that want in tell each other as much. Learners and voters tell each other only their
-    /// heads and that they live. Learners tell each other nothing, so that the traffic does not grow with the square of
-    /// the flock.
+    /// The peers that a heartbeat is for. In a flock of one row all peers are told of every change, and of every beat.
+    /// In a flock of several rows voters tell each other and nodes that want in as much. They tell their column only
+    /// their heads and that they live, and so do learners their column's head, or their row if they do not hear that
+    /// head, or no voter at all. Others pass these words on ([`super::relay`]), so that the traffic does not grow with
+    /// the square of the flock.
     fn beat_targets(&self, far: bool) -> Vec<NodeId> {
         let mut targets = self.reachable();
-        let member = self.is_member(&self.me);
+        let Some(grid) = self.head.as_ref().map(|head| &head.grid).filter(|grid| !grid.is_one_row()) else {
+            targets.retain(|_| !far);
+            return targets;
+        };
+        let (votes, cell) = (self.votes(), grid.cell_of(&self.me));
+        let first = cell.is_some_and(|cell| cell.row() == 0);
+        let head = grid.head_of(&self.me).filter(|id| *id != self.me && self.is_connected(id));
+        let led = head.and_then(|id| self.peers.get(&id)).is_some_and(|peer| self.spoke_lately(peer));
+        let alone = !votes && (!first && !led || !self.hears_a_voter());
         targets.retain(|id| {
-            let votes = self.is_voter(id);
-            let outside = !member || !self.is_member(id);
-            let near = (self.votes() || votes) && (self.votes() == votes || outside);
-            (self.in_touch(id) || !self.is_member(id)) && far == (self.is_large() && !near)
+            let outside = cell.is_none() || grid.cell_of(id).is_none();
+            if outside {
+                return far != (votes || self.is_voter(id));
+            }
+            let row = grid.share_a_row(id, &self.me);
+            let told = match (first, row) {
+                (true, true) => votes || self.is_voter(id) || alone,
+                (true, false) => grid.are_neighbours(id, &self.me),
+                (false, true) => alone,
+                (false, false) => head == Some(*id),
+            };
+            told && far != (votes && self.is_voter(id))
         });
         targets
+    }
+
+    fn hears_a_voter(&self) -> bool {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters());
+        voters
+            .filter(|(id, _)| *id != self.me)
+            .any(|(id, _)| self.is_present(id) && self.peers.get(id).is_some_and(|peer| self.spoke_lately(peer)))
     }
 }

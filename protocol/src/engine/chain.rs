@@ -1,10 +1,12 @@
 //! This node's head, and the heads that other nodes claim.
 
 use crate::Digest;
+use crate::grid::Grid;
 use crate::message::{Certificate, Head};
 use crate::quorum::Quorum;
 use crate::record::Record;
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// A record whose state this node holds or held, and what follows from the record.
 #[derive(Clone, Debug)]
@@ -15,6 +17,8 @@ pub(super) struct ChainHead {
     pub base: Digest,
     /// The voters that decide on the next record.
     pub quorum: Quorum,
+    /// The cells of the members of the next round.
+    pub grid: Arc<Grid>,
     /// The votes that decided this one; none for a genesis record.
     pub certificate: Option<Certificate>,
 }
@@ -22,7 +26,8 @@ pub(super) struct ChainHead {
 impl ChainHead {
     pub fn new(record: Record, certificate: Option<Certificate>) -> Self {
         let digest = record.digest();
-        Self { base: record.base_or(digest), quorum: Quorum::after(&record), digest, record, certificate }
+        let (base, quorum, grid) = (record.base_or(digest), Quorum::after(&record), Arc::new(record.grid()));
+        Self { base, quorum, grid, digest, record, certificate }
     }
 }
 

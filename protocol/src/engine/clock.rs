@@ -17,6 +17,11 @@ impl Moment {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// The moment as a number, which grows with the time.
+    pub fn micros(self) -> u64 {
+        self.0
+    }
+
     /// Whether this moment has come by `now`.
     pub fn passed(self, now: Self) -> bool {
         now >= self

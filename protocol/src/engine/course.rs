@@ -429,6 +429,7 @@ impl Engine {
                 round.tell_set(ctx, out);
             }
             round.repeat_late_ready(ctx, out);
+            self.relay.ask(round, ctx, out);
             round.repeat_late_votes(ctx, out, &self.own_votes);
         }
         self.beat.ask_to_join(&scene!(self), &mut self.out);

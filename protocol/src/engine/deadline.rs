@@ -5,6 +5,7 @@ use super::clock::Moment;
 use super::ctx::Ctx;
 use super::peer::Peer;
 use super::round::Round;
+use super::touch::Touch;
 use crate::message::Phase;
 use crate::mutation::{Mutation, mutated};
 
@@ -30,6 +31,8 @@ const VOTE_PATIENCE: (u64, u32) = (300_000, 6);
 const RETRY_DOUBLINGS: u32 = 5;
 /// In a large flock learners and voters tell each other that they live once in so many beats.
 pub(super) const FAR_BEATS: u64 = 4;
+/// A member of which no Head is passed on for so many such beats counts as dead.
+const FAR_SILENCE: u64 = 3;
 /// Pause in microseconds between two Heads, and between two Joins, of a node that is no member: at most ten messages a
 /// second in all. Networks hear a few a second of a stranger, and more would wait there until they are old.
 pub(super) const OUTSIDER_PAUSE: u64 = 200_000;
@@ -38,6 +41,10 @@ const READY_DOUBLINGS: u32 = 4;
 /// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
 /// microseconds at the latest. Otherwise the cost of each of them would grow with the flock.
 pub(super) const QUIET_MAX: u64 = 100_000;
+/// The least time in microseconds between two Heads of one member that are passed on.
+pub(super) const HEAD_PAUSE: u64 = 250_000;
+/// Pause in microseconds between two questions for READYs.
+pub(super) const WANT_PAUSE: u64 = 500_000;
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
 pub(super) const LEAVE_MAX: u64 = 6_000_000;
 /// The time for which a proven head is good, in microseconds: its sources have moved on since.
@@ -73,7 +80,14 @@ impl Allowance {
 impl Ctx {
     /// A connected peer that says nothing for so long counts as dead.
     pub fn silence(&self, peer: &Peer) -> u64 {
-        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.link.rtt))
+        let silence =
+            (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.link.rtt));
+        if peer.said.passed { silence.max(self.far_silence()) } else { silence }
+    }
+
+    /// The same for a member whose Heads others pass on.
+    fn far_silence(&self) -> u64 {
+        FAR_SILENCE * FAR_BEATS * self.timing.heartbeat
     }
 
     /// The time for which a connection may be gone before its member counts as dead. It is no longer than the quorum
@@ -84,8 +98,9 @@ impl Ctx {
     }
 
     /// The time for which a member may not have been met. After a restart the others may be starting up as well.
-    pub fn meeting_grace(&self, round: &Round) -> u64 {
-        if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min }
+    pub fn meeting_grace(&self, round: &Round, touch: Touch) -> u64 {
+        let grace = if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min };
+        if touch == Touch::Passed { grace.max(self.far_silence()) } else { grace }
     }
 
     /// Without progress in `phase` for so long the peer is stuck: eight times its own median interval between two

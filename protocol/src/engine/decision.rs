@@ -20,11 +20,9 @@ use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 
-/// Attempts after attempt 0 at one round before voters enter with SKIP.
-pub(super) const ATTEMPTS_MAX: u32 = 3;
 /// The failed fetches of one result after which a voter that nothing else brings into the vote takes the result for
 /// lost.
-const FETCH_FAILURES: u32 = 3;
+pub(super) const FETCH_FAILURES: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
 
@@ -202,7 +200,7 @@ impl Round {
         let left_behind = others && behind && ctx.is_left_behind(last);
         let exhausted = idle
             && !mutated!(Mutation::NeverSkip)
-            && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
+            && (self.attempts.number > self.attempts_max() || others_skip || left_behind);
         let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Another voter's result may be on its way here: better than none.
         let coming = self.results.fetching.values().any(|fetching| fetching.active);

@@ -1,5 +1,6 @@
 //! How members that do not vote hear of a decision: down a tree of members, so that no member says it often.
 
+use super::chain::ChainHead;
 use super::clock::Moment;
 use super::ctx::Ctx;
 use super::outbox::Out;
@@ -7,6 +8,7 @@ use super::peer::Peer;
 use crate::NodeId;
 use crate::message::{Head, Message, Phase};
 use crate::mutation::{Mutation, mutated};
+use std::collections::BTreeSet;
 
 /// The places that hand a certificate to the learner at place `learner` among the learners. Voters and then learners,
 /// both by ascending id, stand in a row. The member at place p hands the certificate to learners 2 p - 2 to 2 p + 1: as
@@ -27,12 +29,20 @@ fn hands(voters: usize, learners: usize) -> u64 {
     hands
 }
 
+/// The same in a flock of several rows: the heads of columns, and their columns.
+const ROW_HANDS: u64 = 2;
+
 impl Ctx {
-    /// Hands the certificate to this node's learners. Each learner hears of a decision from two others, as
-    /// [`handed_by`] says.
+    /// Hands the certificate to this node's learners. Each learner hears of a decision from two others: in a flock of one
+    /// row as [`handed_by`] says, and else from the head of its column (which hears it from voters) and from the member
+    /// before it in its row.
     pub fn hand_to_learners(&self, out: &mut Out) {
         let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
         let Some(parent) = self.history.iter().nth_back(1) else { return };
+        if !parent.grid.is_one_row() {
+            let targets = self.learners_beside(parent);
+            return out.send_to(self, &targets, &Message::Certificate(certificate));
+        }
         let votes = |id: &NodeId| parent.quorum.incarnation(id).is_some();
         let learners: Vec<NodeId> = parent.record.members().filter(|id| !votes(id)).collect();
         let voters = parent.quorum.voters();
@@ -45,6 +55,22 @@ impl Ctx {
         let told = |id: &&NodeId| self.is_present(id) && **id != self.me && !mutated!(Mutation::LearnersUntold);
         let targets: Vec<NodeId> = mine.filter(told).copied().collect();
         out.send_to(self, &targets, &Message::Certificate(certificate));
+    }
+
+    /// The learners to which this member of a flock of several rows hands a certificate.
+    fn learners_beside(&self, parent: &ChainHead) -> Vec<NodeId> {
+        let (grid, voters) = (&parent.grid, parent.quorum.voters());
+        let heads = grid.cell_of(&self.me).is_some_and(|cell| cell.row() == 0);
+        let place = voters.iter().position(|(id, _)| *id == self.me);
+        let learns = |id: &NodeId| parent.quorum.incarnation(id).is_none();
+        let (row, column): (Vec<NodeId>, Vec<NodeId>) =
+            grid.neighbours(&self.me).filter(learns).partition(|id| grid.share_a_row(id, &self.me));
+        // Heads that do not vote hear it from two voters each.
+        let mine = |at: usize| place.is_some_and(|place| [at, at + 1].map(|at| at % voters.len()).contains(&place));
+        let heads_told = row.into_iter().enumerate().filter(|(at, _)| mine(*at)).map(|(_, id)| id);
+        let mut targets: BTreeSet<NodeId> = heads_told.chain(column.into_iter().filter(|_| heads)).collect();
+        targets.extend(grid.after(&self.me).into_iter().take(1).filter(learns));
+        targets.into_iter().filter(|id| self.is_connected(id) && !mutated!(Mutation::HandToNobody)).collect()
     }
 
     /// Answers a peer's Head with the votes that contradict it, or with the votes that the peer lacks and should have
@@ -80,7 +106,8 @@ impl Ctx {
         let Some(head) = &self.head else { return 0 };
         let voters = head.quorum.voters().len();
         let learners = head.record.next.members.len().saturating_sub(voters);
-        hands(voters, learners).saturating_mul(self.slowest_rtt().saturating_add(self.commit_took))
+        let hands = if head.grid.is_one_row() { hands(voters, learners) } else { ROW_HANDS };
+        hands.saturating_mul(self.slowest_rtt().saturating_add(self.commit_took))
     }
 }
 

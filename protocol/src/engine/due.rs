@@ -7,6 +7,7 @@ use super::ctx::Ctx;
 use super::deadline::{self, Allowance, after_failures};
 use super::peer::Peer;
 use super::round::Round;
+use super::touch::Touch;
 use super::watch::Deadline;
 use crate::message::Phase;
 
@@ -52,8 +53,8 @@ impl Ctx {
     }
 
     /// Whether a member that was not met in this round yet has had the time to come.
-    pub fn is_long_unmet(&self, round: &Round) -> bool {
-        self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round)))
+    pub fn is_long_unmet(&self, round: &Round, touch: Touch) -> bool {
+        self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round, touch)))
     }
 
     /// Whether a connection has been down for too long.
@@ -107,6 +108,26 @@ impl Ctx {
     /// Whether this node may look again at what it looked at at `looked_at`, if that is expensive in a large flock.
     pub fn may_look_again(&self, looked_at: Moment) -> bool {
         self.recurs(Deadline::Quiet, looked_at, deadline::QUIET_MAX)
+    }
+
+    /// Whether READYs should have come, since a quorum of voters is READY.
+    pub fn should_have_heard_readys(&self, since: Moment) -> bool {
+        self.reached(Deadline::Want, since.plus(deadline::WANT_PAUSE))
+    }
+
+    /// Whether a neighbour may be asked again for READYs that this node lacks.
+    pub fn may_ask_for_readys(&self, asked_at: Moment) -> bool {
+        self.recurs(Deadline::Want, asked_at, deadline::WANT_PAUSE)
+    }
+
+    /// Whether another Head of a member may be passed on.
+    pub fn may_pass_head_on(&self, passed_at: Option<Moment>) -> bool {
+        passed_at.is_none_or(|at| self.now.since(at) >= deadline::HEAD_PAUSE)
+    }
+
+    /// Whether a neighbour's next question for READYs is answered. Its questions may arrive closer than they were asked.
+    pub fn may_answer_want(&self, answered_at: Option<Moment>) -> bool {
+        answered_at.is_none_or(|at| self.now.since(at) >= deadline::WANT_PAUSE / 2)
     }
 
     /// The same for what the user is told.

@@ -18,7 +18,7 @@ impl Round {
     /// Asks for a result that others hold, from all voters that have named it.
     pub fn fetch(&mut self, value: &Value, ctx: &Ctx, out: &mut Out) {
         let key = self.key_of(value.attempt, value.set);
-        let names = |id: &&NodeId| self.record_vote.names(id).any(|named| named == value) && ctx.is_present(id);
+        let names = |id: &&NodeId| self.record_vote.names(id).any(|named| named == value) && ctx.is_connected(id);
         let sources: Vec<NodeId> = self.other_voters(ctx).filter(names).copied().collect();
         let made = self.attempts.running.as_ref().is_some_and(|running| running.key == key);
         if sources.is_empty() || made || !self.results.may_fetch(&key, value, ctx) {

@@ -2,20 +2,19 @@
 
 use super::chain::ChainHead;
 use super::claims::Verdict;
-use super::ctx::Ctx;
-use super::io::{Claim, Finish, Notice, Output, Refusal};
-use super::outbox::Out;
-use super::peer::{Incarnation, Peer, make_room};
+use super::io::{Claim, Finish, Notice, Refusal};
+use super::peer::{Incarnation, Peer};
+use super::relay::Relay;
 use super::split::signers_of_both;
-use super::succession::{self, SignedReady, merging};
+use super::succession::SignedReady;
+use super::touch::Touch;
 use super::vote::Objection;
 use super::{Engine, scene};
-use crate::amendment::Amendment;
 use crate::ballot::Said;
 use crate::certificate::{self, Split};
 use crate::limits::READY_BYTES_MAX;
 use crate::message::{
-    Certificate, Estimate, Fork, Head, Hello, Join, Message, Phase, Question, Ready, Stamp, Value, Vote,
+    Certificate, Estimate, Fork, Head, Hello, Join, Message, Phase, Question, Ready, Stamp, Start, Value, Vote,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::wire::{self, Opened, WireError};
@@ -23,8 +22,6 @@ use crate::{Digest, NodeId};
 
 /// The reason for which a node is not admitted if there is evidence against it.
 const CONTRADICTED: &str = "contradicted_itself";
-/// The fault of a READY that does not fit the head record, or whose sender has no seat in it.
-const LEASE: &str = "ready that does not fit its lease";
 
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
@@ -50,7 +47,7 @@ impl Engine {
             self.ctx.bear_witness(peer, &mut self.out);
         }
         if let Some(round) = self.life.round().filter(|_| self.ctx.is_member(&peer)) {
-            round.repeat_ready(&[peer], &mut self.out);
+            round.repeat_readys_to(peer, &self.ctx, &mut self.out);
             round.repeat_votes(peer, &self.ctx, &mut self.out, &self.own_votes);
             round.repeat_fork(&[peer], &self.ctx, &mut self.out);
         }
@@ -77,6 +74,11 @@ impl Engine {
         if self.ctx.peers.get(&from).is_some_and(|peer| peer.link.refused) {
             return self.out.stale(from);
         }
+        if opened.is_none()
+            && let Some(signer) = wire::passed_on(&from, bytes)
+        {
+            return self.receive_passed_on(from, signer, bytes);
+        }
         let check = || wire::check(self.ctx.verifier.as_ref(), &self.ctx.run, &from, &self.ctx.me, bytes);
         match opened.map_or_else(check, Ok) {
             Ok(opened) => {
@@ -86,6 +88,76 @@ impl Engine {
             }
             Err(error) => self.refuse_bytes(from, error),
         }
+    }
+
+    /// Takes a word of `signer` that a neighbour passes on. The neighbour is at fault only if the signature does not hold:
+    /// the word may be older than it knows.
+    fn receive_passed_on(&mut self, from: NodeId, signer: NodeId, bytes: &[u8]) {
+        let passes_on = self.ctx.may_pass_on(&from) || mutated!(Mutation::AnybodyPassesOn);
+        if !passes_on || signer == self.ctx.me || !self.ctx.is_member(&signer) || !self.ctx.is_connected(&from) {
+            return self.out.stale(from);
+        }
+        let now = self.ctx.now;
+        self.ctx.peers.entry(from).and_modify(|peer| peer.link.heard_at = now);
+        if self.ctx.has_ready(&signer, bytes) {
+            return;
+        }
+        match wire::open(self.ctx.verifier.as_ref(), &self.ctx.run, bytes) {
+            Err(error) => self.refuse_bytes(from, error),
+            Ok(opened) => {
+                if let Err(objection) = self.hear_passed_on(signer, opened, bytes) {
+                    self.object(from, Objection { refusal: Refusal::Stale, ..objection }, bytes);
+                }
+            }
+        }
+    }
+
+    fn hear_passed_on(&mut self, signer: NodeId, opened: Opened, bytes: &[u8]) -> Result<(), Objection> {
+        let now = self.ctx.now;
+        match opened.message {
+            Message::Ready(ready) => {
+                let peer = self.ctx.entry(signer, &mut self.out).ok_or(Refusal::Stale)?;
+                if !peer.meet_far(ready.boot, now) {
+                    return Err(Refusal::Stale.into());
+                }
+                self.hear_ready(signer, ready, opened.digest, bytes)
+            }
+            Message::Start(start) => self.hear_start(signer, start, bytes),
+            Message::Head(head) => self.hear_passed_head(signer, head),
+            Message::Leave(leave) => {
+                let touch = self.ctx.touch(&signer);
+                let peer = self.ctx.peers.get_mut(&signer).filter(|_| touch == Touch::Passed).ok_or(Refusal::Stale)?;
+                if peer.was_beyond(&leave.lineage, leave.seq) {
+                    return Err(Refusal::Stale.into());
+                }
+                peer.said.left = true;
+                Ok(())
+            }
+            _ => Err(Refusal::Stale.into()),
+        }
+    }
+
+    /// Takes the Head of a member that this node is not connected with.
+    fn hear_passed_head(&mut self, signer: NodeId, heard: Head) -> Result<(), Objection> {
+        let (now, touch) = (self.ctx.now, self.ctx.touch(&signer));
+        let peer = self.ctx.entry(signer, &mut self.out).filter(|_| touch == Touch::Passed).ok_or(Refusal::Stale)?;
+        if !peer.meet_far(heard.pulse.boot, now) || !peer.is_news(&heard) {
+            return Err(Refusal::Stale.into());
+        }
+        peer.take_passed_head(heard.clone(), now);
+        if let Some(round) = self.life.round_mut() {
+            round.hear_report(signer, &heard, &mut self.conduct, &self.ctx);
+        }
+        self.stir.more &= !self.ctx.is_large();
+        Ok(())
+    }
+
+    fn hear_start(&mut self, from: NodeId, start: Start, bytes: &[u8]) -> Result<(), Objection> {
+        let round = self.life.round_mut().ok_or(Refusal::Stale)?;
+        let question = start.question.clone();
+        round.hear_start(from, start, &self.ctx, &mut self.out)?;
+        self.relay.pass_start(question, bytes, &self.ctx, &mut self.out);
+        Ok(())
     }
 
     fn hear(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) -> Result<(), Objection> {
@@ -110,9 +182,19 @@ impl Engine {
         }
         match opened.message {
             Message::Hello(_) => Ok(()),
-            Message::Head(head) => self.hear_head(from, head),
+            Message::Head(head) => {
+                self.hear_head(from, head)?;
+                Relay::pass_head(&from, bytes, &mut self.ctx, &mut self.out);
+                Ok(())
+            }
             Message::Join(join) => self.hear_join(from, join),
-            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest, bytes),
+            Message::Ready(ready) => {
+                self.hear_ready(from, ready, opened.digest, bytes)?;
+                if let Some(round) = self.life.round().filter(|_| self.ctx.is_neighbour(&from)) {
+                    self.relay.pass_ready(&from, round, &self.ctx, &mut self.out);
+                }
+                Ok(())
+            }
             Message::Estimate(Estimate { question, incarnation, ballot, value }) => {
                 self.hear_said(from, (&question, incarnation), Said { ballot, value, voted: None }, bytes)
             }
@@ -128,9 +210,10 @@ impl Engine {
                 Ok(())
             }
             Message::Fork(fork) => self.hear_fork(from, fork, bytes),
-            Message::Start(start) => {
-                let round = self.life.round_mut().ok_or(Refusal::Stale)?;
-                Ok(round.hear_start(from, start, &self.ctx, &mut self.out)?)
+            Message::Start(start) => self.hear_start(from, start, bytes),
+            Message::Want(want) => {
+                let round = self.life.round().ok_or(Refusal::Stale)?;
+                Ok(round.hear_want(from, &want, &mut self.ctx, &mut self.out)?)
             }
             Message::Evidence(evidence) => Ok(self.conduct.hear_evidence(evidence, &self.ctx, &mut self.out)?),
             Message::Amend(amendment) => {
@@ -147,6 +230,7 @@ impl Engine {
                     return Err(Refusal::Stale.into());
                 }
                 (peer.said.left, peer.said.join) = (true, None);
+                Relay::pass_head(&from, bytes, &mut self.ctx, &mut self.out);
                 Ok(())
             }
         }
@@ -173,7 +257,7 @@ impl Engine {
     fn hear_head(&mut self, from: NodeId, heard: Head) -> Result<(), Objection> {
         let (ctx, out) = (&mut self.ctx, &mut self.out);
         let Some(peer) = ctx.peers.get_mut(&from) else { return Ok(()) };
-        if peer.was_beyond(&heard.lineage, heard.seq) {
+        if peer.was_beyond(&heard.lineage, heard.seq) || peer.has_heard_newer(&heard.pulse) {
             return Err(Refusal::Stale.into());
         }
         let parent = self.life.round().map(|round| round.head.digest);
@@ -182,11 +266,12 @@ impl Engine {
         let before = peer.said.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
+        peer.said.passed = false;
         if let Some(round) = self.life.round_mut() {
             // A receiver drops a READY whose sender is no member of the receiver's head record. A READY said by a
             // newcomer, or to one, before the receiver had this record is therefore lost.
             if arrives && ctx.is_member(&from) && (ctx.is_new() || !stepped) {
-                round.repeat_ready(&[from], out);
+                round.repeat_readys_to(from, ctx, out);
             }
             if arrives {
                 ctx.pass_amendments_on(from, out);
@@ -201,7 +286,7 @@ impl Engine {
         // A peer with this node's head, or one behind it, calls no node away.
         let mine = ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
         let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
-        self.stirs &= !(calm && ctx.is_large());
+        self.stir.more &= !(calm && ctx.is_large());
         Ok(())
     }
 
@@ -267,7 +352,7 @@ impl Engine {
             first: Some(first),
         })?;
         let awaits = self.life.round().is_some_and(|round| round.still_awaits(&self.ctx));
-        self.stirs &= !(awaits && self.ctx.is_large());
+        self.stir.more &= !(awaits && self.ctx.is_large());
         Ok(())
     }
 
@@ -346,6 +431,9 @@ impl Engine {
         for (id, what) in self.ctx.recheck_readys() {
             self.refuse(id, Refusal::Malformed { what });
         }
+        if let Some(round) = self.life.round() {
+            self.relay.pass_early(round, &self.ctx, &mut self.out);
+        }
     }
 
     /// Does what a refusal asks for: a stale message is counted, and for all others the connection is closed. A message
@@ -388,107 +476,5 @@ impl Engine {
         if alone && (told || mutated!(Mutation::AnyMismatch)) {
             self.finish(Finish::RunMismatch { peer: from, keys });
         }
-    }
-}
-
-impl Out {
-    /// Counts a message that came too late or too early, and does nothing else: no node is at fault.
-    fn stale(&mut self, id: NodeId) {
-        self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
-    }
-}
-
-impl Ctx {
-    /// Closes the connection and says why.
-    fn refuse(&mut self, id: NodeId, refusal: Refusal, out: &mut Out) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.link.refused = true;
-        }
-        out.push(Output::Refuse { peer: id, refusal });
-    }
-
-    /// Returns the entry of a peer, made if there is room. A member of the head takes the place of a connected
-    /// stranger, which is refused.
-    fn entry(&mut self, id: NodeId, out: &mut Out) -> Option<&mut Peer> {
-        if !self.peers.contains_key(&id) {
-            let record = self.head.as_ref().map(|head| &head.record);
-            let is_member = |id: &NodeId| record.is_some_and(|record| record.member(id).is_some());
-            let member = is_member(&id);
-            if let Some(displaced) = make_room(&mut self.peers, is_member, member)? {
-                self.refuse(displaced, Refusal::Full, out);
-            }
-        }
-        Some(self.peers.entry(id).or_default())
-    }
-
-    /// Forgets READYs of rounds that are over with the new head, and READYs that came before it and do not fit it.
-    /// Returns the senders of the latter, with the fault of each.
-    fn recheck_readys(&mut self) -> Vec<(NodeId, &'static str)> {
-        let Some(head) = &self.head else { return Vec::new() };
-        let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
-        let past = |ready: &Ready| ready.lineage == lineage && ready.round < round;
-        self.peers.values_mut().for_each(|peer| peer.forget_readys(past));
-        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
-        let bad = early.filter_map(|(id, signed)| Some((id, self.fits_round(signed).err()?)));
-        let bad: Vec<(NodeId, &'static str)> = bad.collect();
-        for (id, _) in &bad {
-            if let Some(peer) = self.peers.get_mut(id) {
-                peer.drop_ready(&lineage, &base);
-            }
-        }
-        bad
-    }
-
-    /// Whether a message of this sender is looked at. From a node that is no member, only signs of life and messages on
-    /// the way to membership are. Its other messages cost one signature, and nothing of them is kept. Votes and
-    /// certificates are also heard from nodes that voted on one of the last records: their signed statements have to be
-    /// remembered.
-    fn heeds(&self, from: &NodeId, message: &Message) -> bool {
-        let voted = || self.history.iter().any(|past| past.quorum.incarnation(from).is_some());
-        match message {
-            Message::Hello(_)
-            | Message::Head(_)
-            | Message::Join(_)
-            | Message::Leave(_)
-            | Message::Witness(_)
-            | Message::Alive(_) => true,
-            _ if mutated!(Mutation::HeedAnybody) => true,
-            Message::Estimate(_) | Message::Vote(_) | Message::Certificate(_) => self.is_member(from) || voted(),
-            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) => self.is_member(from),
-            Message::Amend(_) => self.may_amend(from),
-        }
-    }
-
-    /// Whether this node has its seat only since the head record, as far as it knows.
-    fn is_new(&self) -> bool {
-        self.history.iter().nth_back(1).is_none_or(|parent| parent.record.member(&self.me).is_none())
-    }
-
-    /// Whether a READY agrees with the head record; it does if it is about another state.
-    ///
-    /// # Errors
-    /// The fault of the READY.
-    pub fn fits_round(&self, signed: &SignedReady) -> Result<(), &'static str> {
-        let (ready, Some(head)) = (&signed.ready, &self.head) else { return Ok(()) };
-        if ready.base != head.base || ready.lineage != head.record.lineage {
-            return Ok(());
-        }
-        let record = &head.record;
-        record.member(&signed.member).ok_or(LEASE)?;
-        let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.sample_weight()));
-        let used = (ready.start, ready.samples, ready.steps);
-        let fits = Some(ready.round) == record.round.checked_add(1)
-            && ready.state_root == record.state_root
-            && (succession::fits_lease(record, &signed.member, used) || mutated!(Mutation::AnyLease))
-            && (ready.tokens <= tokens_max || mutated!(Mutation::AnyWeight));
-        if !fits {
-            return Err(LEASE);
-        }
-        let authorised = |amendment: &Amendment| amendment.is_authorised(self.verifier.as_ref(), &self.spec, &self.run);
-        if !ready.amends.as_deref().is_none_or(authorised) {
-            return Err("ready with an amendment by nobody with a right to it");
-        }
-        let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);
-        if allowed { Ok(()) } else { Err("ready that merges what it may not") }
     }
 }

@@ -7,6 +7,7 @@
 use super::ctx::Ctx;
 use super::peer::Peer;
 use super::round::Round;
+use super::touch::Touch;
 use crate::message::Phase;
 use crate::{Digest, NodeId};
 
@@ -38,15 +39,27 @@ impl Ctx {
         if round.distrust.ruled_out.contains(id) {
             return Some(fault::RULED_OUT);
         }
-        let Some(peer) = self.peers.get(id).filter(|peer| peer.process.boot.is_some()) else {
-            // The member has sent this process no Hello yet.
-            return self.is_long_unmet(round).then_some(fault::NEVER_MET);
+        let touch = self.touch(id);
+        let met = |peer: &&Peer| match touch {
+            Touch::Direct => peer.link.greeted && (peer.link.connected || !self.is_new_neighbour(id)),
+            Touch::Passed => peer.said.head.is_some(),
+            Touch::Untold => peer.process.boot.is_some(),
+        };
+        let Some(peer) = self.peers.get(id).filter(met) else {
+            // The member has sent this process no Hello yet, or as a neighbour of the last record for the first time, or
+            // no Head of it was passed on.
+            return (touch != Touch::Untold && self.is_long_unmet(round, touch)).then_some(fault::NEVER_MET);
         };
         if peer.said.left {
             return Some(fault::LEFT);
         }
-        if !peer.link.connected || !peer.link.greeted {
-            return self.is_long_down(peer, round).then_some(fault::DOWN);
+        match touch {
+            Touch::Direct if !peer.link.connected || !peer.link.greeted => {
+                return self.is_long_down(peer, round).then_some(fault::DOWN);
+            }
+            Touch::Passed if self.is_down(id) => return Some(fault::DOWN),
+            Touch::Untold => return None,
+            _ => {}
         }
         let in_touch = self.in_touch(id);
         if in_touch && self.is_silent(peer) {
@@ -86,9 +99,14 @@ impl Ctx {
         }
     }
 
-    /// Whether a message would reach the node at this very moment.
+    /// Whether the node is there at this very moment: messages reach it, or its neighbours hear it.
     pub fn is_present(&self, id: &NodeId) -> bool {
-        *id == self.me || self.peers.get(id).is_some_and(Peer::present)
+        *id == self.me
+            || match self.touch(id) {
+                Touch::Direct => self.is_connected(id),
+                Touch::Passed => self.is_heard_of(id),
+                Touch::Untold => self.peers.get(id).is_none_or(|peer| !peer.said.left),
+            }
     }
 
     pub fn is_member(&self, id: &NodeId) -> bool {
@@ -112,7 +130,7 @@ impl Ctx {
             let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
             let quorum_lost =
                 theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::QuorumLost);
-            peer.present()
+            self.is_present(id)
                 && here
                 && !quorum_lost
                 && head.quorum.has(id, peer.vote_state.incarnation)

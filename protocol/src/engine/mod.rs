@@ -55,6 +55,7 @@ mod dissemination;
 mod due;
 mod duplicate;
 mod fetch;
+mod heeding;
 mod identity;
 mod inbox;
 mod invitation;
@@ -68,9 +69,11 @@ mod pace;
 mod partition;
 mod peer;
 mod proven;
+mod pulse;
 mod quorum_loss;
 mod reach;
 mod refusal;
+mod relay;
 mod results;
 mod round;
 mod split;
@@ -79,6 +82,7 @@ mod streaming;
 pub mod succession;
 mod sync;
 mod terms;
+mod touch;
 mod view;
 mod vote;
 mod vote_state;
@@ -103,7 +107,9 @@ use io::{Finish, Input, Output, Time};
 use life::{FirstRound, Life, Start};
 use offer::{Offer, Work};
 use outbox::Out;
+use relay::Relay;
 use round::{Round, Training};
+use std::collections::BTreeSet;
 use sync::Sync;
 use view::Spoken;
 use vote_state::OwnVotes;
@@ -123,10 +129,16 @@ pub struct Engine {
     sync: Sync,
     beat: Beat,
     spoken: Spoken,
-    /// The input at hand may change more than the part that took it.
-    stirs: bool,
-    advanced_at: Moment,
+    relay: Relay,
+    stir: Stir,
     out: Out,
+}
+
+/// Whether the input at hand may change more than the part that took it, and when the state was last gone through.
+#[derive(Debug, Default)]
+struct Stir {
+    more: bool,
+    advanced_at: Moment,
 }
 
 /// A view of the engine to read from while its other parts may change.
@@ -162,8 +174,8 @@ impl Engine {
             sync: Sync::new(guides, adopt),
             beat: Beat::default(),
             spoken: Spoken::default(),
-            stirs: true,
-            advanced_at: Moment::default(),
+            relay: Relay::default(),
+            stir: Stir::default(),
             out: Out::default(),
         }
     }
@@ -180,14 +192,14 @@ impl Engine {
         }
         match self.life.end() {
             None => {
-                self.stirs = true;
+                self.stir.more = true;
                 let awaited = self.ctx.watch.clear();
                 self.take(input);
                 // Deadlines that the input made the engine look at do not wake it: they are looked at again with the
                 // next input.
                 self.ctx.watch.clear();
-                if self.stirs || self.ctx.may_look_again(self.advanced_at) {
-                    self.advanced_at = self.ctx.now;
+                if self.stir.more || self.ctx.may_look_again(self.stir.advanced_at) {
+                    self.stir.advanced_at = self.ctx.now;
                     self.advance();
                 } else {
                     self.ctx.watch.resume(awaited);
@@ -458,6 +470,11 @@ impl Engine {
     /// A number that changes when [`Self::invited`] does, except for changes that a new head makes.
     pub fn invitations(&self) -> u64 {
         self.ctx.invitations.wrapping_add(self.offer.newcomers.changes())
+    }
+
+    /// The members that this node is to be connected with. None: every node of the run that it meets.
+    pub fn contacts(&self) -> Option<BTreeSet<NodeId>> {
+        self.ctx.contacts()
     }
 
     /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.

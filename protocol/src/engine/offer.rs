@@ -149,7 +149,7 @@ impl Offer {
         if self.offered.len() > OFFERED_MAX {
             self.offered.pop_front();
         }
-        round.repeat_ready(&ctx.reachable_members(), out);
+        round.repeat_ready(&ctx.reachable_neighbours(), out);
     }
 
     /// Forgets the READY said before, and its difference: they do not count any more.

@@ -4,7 +4,6 @@ use super::ctx::Ctx;
 use super::io::{Notice, Output, PersistToken};
 use super::peer::Peer;
 use crate::limits::PROTOCOL_VERSION;
-use crate::limits::VOTERS_MAX;
 use crate::message::{Hello, Join, Message};
 use crate::{NodeId, wire};
 
@@ -86,7 +85,7 @@ impl Ctx {
 
     /// Whether the flock is too large for every member to hear every other one all the time.
     pub fn is_large(&self) -> bool {
-        self.head.as_ref().is_some_and(|head| head.record.next.members.len() > 2 * VOTERS_MAX)
+        self.head.as_ref().is_some_and(|head| !head.grid.is_one_row())
     }
 
     pub fn send_hello(&mut self, targets: &[NodeId], out: &mut Out) {

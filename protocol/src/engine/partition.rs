@@ -161,12 +161,17 @@ impl Ctx {
             peer.said.head.as_ref().is_some_and(|at| at.record == head.digest || goes(id, &at.record))
         };
         let heard = |id: &NodeId| {
-            self.peers.get(id).is_some_and(|peer| peer.present() && stands(peer, id) && self.spoke_lately(peer))
+            self.is_present(id) && self.peers.get(id).is_some_and(|peer| stands(peer, id) && self.spoke_lately(peer))
         };
-        let here: Vec<NodeId> = head.record.members().filter(|id| *id == self.me || heard(id)).collect();
+        let mut here: Vec<NodeId> = head.record.members().filter(|id| *id == self.me || heard(id)).collect();
+        let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
+        // Those that fork have to hear one another. In a flock of several rows all voters do, and the members of a row.
+        if !head.grid.is_one_row() {
+            let voters = here.iter().any(votes);
+            here.retain(|id| if voters { votes(id) } else { head.grid.share_a_row(id, &self.me) });
+        }
         // A fork's proof has room for so many statements: voters come first, then the others in the shared order. The
         // members left out find a lineage that is longer than theirs, and join it.
-        let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
         let (voters, others): (Vec<NodeId>, Vec<NodeId>) = ring::order(&head.digest, here).into_iter().partition(votes);
         let mut members: Vec<NodeId> = voters.into_iter().chain(others).take(VOTERS_MAX).collect();
         members.sort_unstable();
@@ -202,7 +207,7 @@ impl Ctx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Head, Phase};
+    use crate::message::{Head, Phase, Pulse};
     use crate::wire::sample::node;
 
     /// A round in which this node has said Fork with all that it hears.
@@ -224,6 +229,7 @@ mod tests {
             phase: Phase::QuorumLost,
             progress: 0,
             awaits: None,
+            pulse: Pulse::default(),
         };
         ctx.peers.entry(node(fill)).and_modify(|peer| peer.said.head = Some(said));
     }

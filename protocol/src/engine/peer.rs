@@ -4,7 +4,7 @@ use super::clock::Moment;
 use super::pace::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
-use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
+use crate::message::{Fork, Head, Join, Phase, Pulse, Ready, Stamp};
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
@@ -72,6 +72,10 @@ pub(super) struct Words {
     /// The peer said that it leaves.
     pub left: bool,
     pub head: Option<Head>,
+    /// Others have passed its newest Head on.
+    pub passed: bool,
+    /// When this node last passed a Head of it on.
+    pub passed_at: Option<Moment>,
     /// Last sign of progress.
     pub moved_at: Moment,
     pub pace: Pace,
@@ -85,8 +89,9 @@ pub(super) struct Words {
     pub join: Option<(Join, Moment)>,
     /// The peer has shown a ticket that admits it.
     pub invited: bool,
-    /// When a certificate was last handed to it.
+    /// When a certificate was last handed to it, and when it was last given the READYs that it lacked.
     pub handed_at: Option<Moment>,
+    pub answered_at: Option<Moment>,
 }
 
 /// This node's knowledge of the chain of the peer's head.
@@ -137,6 +142,20 @@ impl Peer {
             return Incarnation::Former;
         }
         self.link.introduced = true;
+        self.speaks_from(boot, now)
+    }
+
+    /// The same by a word that another node has passed on. The newest start counts, unless the peer has named its start
+    /// on its own connection. Returns whether the word is of that start.
+    pub fn meet_far(&mut self, boot: u64, now: Moment) -> bool {
+        if self.link.introduced || self.process.boot.is_some_and(|before| boot < before) {
+            return self.process.boot == Some(boot);
+        }
+        self.speaks_from(boot, now);
+        true
+    }
+
+    fn speaks_from(&mut self, boot: u64, now: Moment) -> Incarnation {
         match self.process.boot.replace(boot) {
             None => Incarnation::First,
             Some(before) if before == boot => Incarnation::Same,
@@ -164,6 +183,28 @@ impl Peer {
     /// Whether the peer's process has already named a head beyond this place: no node goes back within a lineage.
     pub fn was_beyond(&self, lineage: &Digest, seq: u64) -> bool {
         self.said.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
+    }
+
+    /// Whether a heartbeat of this process was said before the newest one that was heard.
+    pub fn has_heard_newer(&self, pulse: &Pulse) -> bool {
+        let newest = self.said.head.as_ref().map(|head| &head.pulse).filter(|newest| newest.boot == pulse.boot);
+        newest.is_some_and(|newest| pulse.beat < newest.beat) && !mutated!(Mutation::OldBeatLives)
+    }
+
+    /// Whether a Head that was passed on is newer than the newest one of its process.
+    pub fn is_news(&self, head: &Head) -> bool {
+        let newest = self.said.head.as_ref().filter(|newest| newest.pulse.boot == head.pulse.boot);
+        let beat = newest.is_none_or(|newest| head.pulse.beat > newest.pulse.beat) || mutated!(Mutation::OldBeatLives);
+        beat && !self.was_beyond(&head.lineage, head.seq)
+    }
+
+    /// Takes a Head that was passed on: the only sign of life of a peer that is not connected.
+    pub fn take_passed_head(&mut self, head: Head, now: Moment) {
+        if !self.link.introduced {
+            self.vote_state.incarnation = head.pulse.incarnation;
+        }
+        (self.link.heard_at, self.said.left, self.said.passed) = (now, false, true);
+        self.take_head(head, now);
     }
 
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
@@ -220,6 +261,11 @@ impl Peer {
     pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
         let place = (lineage, round, base);
         self.said.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
+    }
+
+    /// Whether this very READY is kept.
+    pub fn has_ready(&self, bytes: &[u8]) -> bool {
+        self.said.readys.iter().any(|kept| kept.bytes == bytes)
     }
 
     /// Forgets READYs of rounds that are over.
@@ -310,6 +356,17 @@ mod tests {
         peer.end_of_channel();
         assert_eq!(peer.meet(1, now), Incarnation::Restarted, "another connection");
         assert_eq!((peer.meet(1, now), peer.process.boot), (Incarnation::Same, Some(1)));
+    }
+
+    #[test]
+    fn a_heartbeat_from_before_the_newest_is_stale() {
+        let crate::message::Message::Head(head) = sample::messages().swap_remove(1) else { unreachable!() };
+        let pulse = |boot, beat| Pulse { boot, beat, ..Pulse::default() };
+        let mut peer = Peer::default();
+        assert!(!peer.has_heard_newer(&pulse(3, 7)), "none was heard");
+        peer.take_head(Head { pulse: pulse(3, 7), ..head }, Moment::default());
+        assert!(peer.has_heard_newer(&pulse(3, 6)));
+        assert!(!peer.has_heard_newer(&pulse(3, 7)) && !peer.has_heard_newer(&pulse(4, 1)));
     }
 
     #[test]

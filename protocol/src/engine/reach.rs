@@ -25,7 +25,7 @@ impl Round {
 
     /// Those of some contributions that can be averaged together, as far as voters have told which members they do not
     /// reach. As long as one member leaves out another, the one with most such links goes. Among equals it is a member
-    /// that the quorum can spare, and then the round's chance decides. All nodes that heard the same leave out the same
+    /// that the quorum can spare (in a flock of several rows a learner before any voter), and then the round's chance decides. All nodes that heard the same leave out the same
     /// member, and each end of a link has its turn. Returns all contributions if too few would be left.
     pub fn within_reach(&self, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
         let head = &self.head;
@@ -44,7 +44,9 @@ impl Round {
                     links.entry(*other).or_default().insert(*voter);
                 }
             }
-            let spared = |id: &NodeId| head.quorum.met_by(|other| other != id && here(other));
+            // In a flock of several rows a dead learner would otherwise cost its column a voter.
+            let learns = |id: &NodeId| !head.grid.is_one_row() && head.quorum.incarnation(id).is_none();
+            let spared = |id: &NodeId| (learns(id), head.quorum.met_by(|other| other != id && here(other)));
             let Some(leaves) = member_that_sits_out(&links, spared, self.head.digest) else { break };
             ready.retain(|c| c.member != leaves);
         }
@@ -55,7 +57,7 @@ impl Round {
 /// The member that sits the round out, among members with links that are down.
 fn member_that_sits_out(
     links: &BTreeMap<NodeId, BTreeSet<NodeId>>,
-    spared: impl Fn(&NodeId) -> bool,
+    spared: impl Fn(&NodeId) -> (bool, bool),
     parent: Digest,
 ) -> Option<NodeId> {
     let chance = |id: &NodeId| id.0.iter().zip(parent.0).map(|(a, b)| a ^ b).collect::<Vec<u8>>();
@@ -77,7 +79,7 @@ mod tests {
     #[test]
     fn two_that_do_not_reach_each_other_take_turns() {
         let pair = links(&[(1, 2)]);
-        let left = |parent| member_that_sits_out(&pair, |_| true, Digest([parent; 32])).map(|id| id.0[0]);
+        let left = |parent| member_that_sits_out(&pair, |_| (false, true), Digest([parent; 32])).map(|id| id.0[0]);
         assert_eq!((left(0), left(3), left(1), left(2)), (Some(2), Some(1), Some(2), Some(1)));
         assert_eq!(left(0), left(0), "all choose the same");
     }
@@ -85,11 +87,11 @@ mod tests {
     #[test]
     fn the_member_with_most_links_down_goes_or_of_equals_one_the_quorum_can_spare() {
         let star = links(&[(1, 2), (1, 3), (1, 4)]);
-        assert_eq!(member_that_sits_out(&star, |_| false, Digest([0; 32])), Some(NodeId([1; 32])));
+        assert_eq!(member_that_sits_out(&star, |_| (false, false), Digest([0; 32])), Some(NodeId([1; 32])));
         for parent in 0..4 {
-            let leaves = member_that_sits_out(&links(&[(1, 2)]), |id| id.0[0] == 1, Digest([parent; 32]));
+            let leaves = member_that_sits_out(&links(&[(1, 2)]), |id| (false, id.0[0] == 1), Digest([parent; 32]));
             assert_eq!(leaves, Some(NodeId([1; 32])));
         }
-        assert_eq!(member_that_sits_out(&BTreeMap::new(), |_| true, Digest([0; 32])), None);
+        assert_eq!(member_that_sits_out(&BTreeMap::new(), |_| (false, true), Digest([0; 32])), None);
     }
 }

@@ -8,6 +8,7 @@ use super::outbox::Out;
 use super::quorum_loss::QuorumLoss;
 use super::results::Results;
 use super::succession::{self, SignedReady};
+use super::touch::Touch;
 use super::vote::Instance;
 use crate::message::{Awaits, Certificate, Phase, Question, Value};
 use crate::record::Record;
@@ -251,7 +252,7 @@ impl Round {
     fn all_met(&self, ctx: &Ctx) -> bool {
         let met =
             |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.said.head.is_some());
-        self.task.members.iter().all(|id| met(id) || !ctx.in_touch(id))
+        self.task.members.iter().all(|id| met(id) || !ctx.in_touch(id) || ctx.touch(id) != Touch::Direct)
     }
 
     pub fn train_progress(&mut self, round: u64, step: u32) {

@@ -3,6 +3,7 @@
 
 use crate::amendment::Settings;
 use crate::difference::Limits;
+use crate::grid::{self, Cell, Sitter};
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
 use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
@@ -45,8 +46,9 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
     let lease = pool.take(spec.inner.steps, unit(spec))?;
     let (cursor, free) = pool.into_parts();
     let role = Role::Voter;
+    let (since, served, cell) = (0, 0, Cell::default());
     let member =
-        Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since: 0, served: 0 };
+        Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since, served, cell };
     Some(Record {
         run,
         lineage: lineage(&run, &id, nonce),
@@ -147,7 +149,14 @@ fn following(
     }
     let probation = Probation::of(spec, parent.round.checked_add(1)?);
     let turnover = Turnover::new(parent, parent_digest, contributions, probation);
-    let (seats, grants) = turnover.seats();
+    let (mut seats, grants) = turnover.seats();
+    let sitter = |Seat { member, settled, .. }: &Seat| {
+        let before = parent.member(&member.id).filter(|_| *settled).map(|before| before.cell);
+        Sitter { id: member.id, votes: member.role == Role::Voter, before }
+    };
+    let sitters: Vec<Sitter> = seats.iter().map(sitter).collect();
+    let cells = grid::cells(parent.rows(), &parent_digest, &sitters);
+    seats.iter_mut().zip(cells).for_each(|(seat, cell)| seat.member.cell = cell);
     let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
     Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked() })
 }
@@ -205,6 +214,10 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
         seats.push(Member { absent: 0, expected: true, lease, ..member });
     }
     let (cursor, free) = pool.into_parts();
+    let sitter = |seat: &Member| Sitter { id: seat.id, votes: seat.role == Role::Voter, before: Some(seat.cell) };
+    let sitters: Vec<Sitter> = seats.iter().map(sitter).collect();
+    let cells = grid::cells(parent.rows(), &parent_digest, &sitters);
+    seats.iter_mut().zip(cells).for_each(|(seat, cell)| seat.cell = cell);
     Some(Record {
         lineage,
         kind: RecordKind::Fork,
@@ -317,7 +330,7 @@ fn leases(
     }
     let median = lease::median_step_us(contributions.iter().map(|c| c.ready.measured.step_us));
     let mut members = Vec::with_capacity(seats.len());
-    for Seat { mut member, fresh } in seats {
+    for Seat { mut member, fresh, .. } in seats {
         if fresh {
             let same = parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
             let step_us = ready(&member.id)

@@ -199,7 +199,16 @@ impl Scene<'_> {
             Phase::Reducing => self.round.and_then(|round| round.attempts.running.as_ref()?.awaits),
             _ => self.round.and_then(Round::refusal_report),
         };
-        Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
+        Head {
+            lineage,
+            seq,
+            record,
+            tokens,
+            phase,
+            progress: self.progress(),
+            awaits,
+            pulse: self.ctx.pulse(self.round),
+        }
     }
 
     /// Whether this node has to ask the others to be let into the next round: it is no member, or a member that they do

@@ -20,6 +20,8 @@ pub(super) enum Deadline {
     Join,
     /// A message that others may have missed is said again.
     Repeat,
+    /// Neighbours may be asked for READYs that this node lacks, or asked again.
+    Want,
     /// Messages that came in quietly are looked at together.
     Quiet,
     /// A catch-up may be tried again.

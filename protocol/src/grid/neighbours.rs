@@ -2,7 +2,7 @@
 
 use super::Cell;
 use crate::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The members of a record in their cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,11 @@ impl Grid {
         self.cells.get(id).copied()
     }
 
+    /// Whether both are members, of one row. A member shares its row with itself.
+    pub fn share_a_row(&self, one: &NodeId, other: &NodeId) -> bool {
+        self.cell_of(one).zip(self.cell_of(other)).is_some_and(|(a, b)| a.row() == b.row())
+    }
+
     /// Whether two members are of one row or one column. Nobody is its own neighbour.
     pub fn are_neighbours(&self, one: &NodeId, other: &NodeId) -> bool {
         let both = self.cell_of(one).zip(self.cell_of(other));
@@ -42,16 +47,19 @@ impl Grid {
     }
 
     /// The members of a member's row and of its column, by ascending id.
-    pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        let near: BTreeSet<NodeId> = match self.cell_of(id) {
+            None => BTreeSet::new(),
+            Some(_) if self.is_one_row() => self.cells.keys().copied().collect(),
+            Some(own) => {
+                let row = self.holders.range(Cell::at(own.row(), 0)..Cell::at(own.row() + 1, 0)).map(|(_, id)| *id);
+                let column = (0..self.rows).filter_map(|row| self.holders.get(&Cell::at(row, own.column())).copied());
+                row.chain(column).collect()
+            }
+        };
         let of = *id;
-        self.cells.keys().copied().filter(move |other| self.are_neighbours(&of, other))
+        near.into_iter().filter(move |other| *other != of)
     }
-
-    /// Whether a member's word may come to `me` from `peer`: over two edges of the grid.
-    pub fn is_way(&self, signer: &NodeId, peer: &NodeId, me: &NodeId) -> bool {
-        signer != me && self.are_neighbours(signer, peer) && self.are_neighbours(peer, me)
-    }
-
     /// The member of the first row in a member's column; itself if it is of that row.
     pub fn head_of(&self, id: &NodeId) -> Option<NodeId> {
         let cell = self.cell_of(id)?;

@@ -1,13 +1,13 @@
 //! Checks of a message by itself: counts, order and ranges. The engine checks whether it fits the flock's state.
 
 use super::{
-    Alive, Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote,
-    Witness,
+    Alive, Estimate, Evidence, Fork, Head, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind,
+    Vote, Want, Witness,
 };
 use crate::amendment::Amendment;
 use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
-use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
+use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, WANTED_MAX};
 use crate::mutation::{Mutation, mutated};
 use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
@@ -43,7 +43,18 @@ impl Message {
             }
             Self::Amend(amendment) => amendment.validate_shape(),
             Self::Alive(Alive { boot, newer }) => rule(boot < newer, "newer", "be a later start"),
-            Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
+            Self::Head(Head { pulse, .. }) => {
+                rule(pulse.incarnation <= pulse.boot, "incarnation", "be no later than boot")?;
+                if pulse.down.is_empty() { Ok(()) } else { set(&pulse.down) }
+            }
+            Self::Want(Want { round, members, .. }) => {
+                above_zero("round", *round)?;
+                set(members)?;
+                let count = members.iter().map(|byte| byte.count_ones() as usize).sum();
+                let limit = WANTED_MAX;
+                if count > limit { Err(ShapeError::TooMany { what: "members", count, limit }) } else { Ok(()) }
+            }
+            Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
     }
 }

@@ -7,6 +7,14 @@ impl Mutation {
     /// `tests/engine_edges/injected.rs` shows that each does.
     pub const fn by_test(self) -> Option<&'static str> {
         match self {
+            Self::PassNothing => Some("a_ready_of_a_neighbour_goes_on_along_the_other_way_once"),
+            Self::WantNothing => Some("neighbours_are_asked_in_turn_for_readys_that_are_lacking_and_answer"),
+            Self::AnybodyPassesOn => Some("words_of_others_come_from_neighbours_only_and_well_signed"),
+            Self::ThreeAttempts => Some("a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters"),
+            Self::PassNoHeads => Some("a_head_goes_to_those_that_do_not_hear_its_signer"),
+            Self::OneDownWord => Some("a_member_is_down_when_most_of_its_neighbours_say_so"),
+            Self::LearnersJudgeAll => Some("learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there"),
+            Self::HandToNobody => Some("a_decision_goes_down_the_columns_and_along_the_rows"),
             Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),
             Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
             Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),

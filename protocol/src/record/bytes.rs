@@ -5,7 +5,7 @@ use crate::Digest;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::wire::{WireError, binary};
 
-const RECORD_DOMAIN: &str = "starling record v4";
+const RECORD_DOMAIN: &str = "starling record v5";
 
 /// The one byte string of a record.
 pub fn encode_record(record: &Record) -> Vec<u8> {

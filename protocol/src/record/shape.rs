@@ -5,9 +5,12 @@ use super::{Member, NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::amendment::Settings;
 use crate::difference::Limits;
-use crate::limits::{TOUR_MAX, VOTERS_MAX};
+use crate::grid::{Cell, Shape};
+use crate::limits::TOUR_MAX;
 use crate::mutation::{Mutation, mutated};
+use crate::scale::scale;
 use crate::wire::{ShapeError, check_ascending};
+use std::collections::BTreeSet;
 
 fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
     if holds { Ok(()) } else { Err(ShapeError::Rule { what, must }) }
@@ -205,6 +208,21 @@ fn counted(record: &Record) -> Result<(), ShapeError> {
     rule(grants, "grants", "ascend without repeats")
 }
 
+/// Checks that the members fill a grid that so many may have, with the voters in its first row.
+fn cells(members: &[Member]) -> Result<(), ShapeError> {
+    let rows = members.iter().map(|member| member.cell.row() + 1).max().unwrap_or(1);
+    let shape = Shape::of(rows, members.len());
+    let shape = shape.ok_or(ShapeError::Rule { what: "cells", must: "be in as many rows as the members may have" })?;
+    if rows == 1 {
+        return rule(members.iter().all(|member| member.cell == Cell::default()), "cells", "be zero in one row");
+    }
+    let distinct: BTreeSet<Cell> = members.iter().map(|member| member.cell).collect();
+    rule(distinct.len() == members.len(), "cells", "be one member's each")?;
+    rule(distinct.iter().all(|cell| shape.holds(*cell)), "cells", "be within rows of equal length")?;
+    let first = |member: &Member| member.role != Role::Voter || member.cell.row() == 0;
+    rule(members.iter().all(first) || mutated!(Mutation::VotersAnywhere), "cells", "be in the first row for voters")
+}
+
 fn next(next: &NextRound, free: &[Span], cursor: u64) -> Result<(), ShapeError> {
     if next.inner_steps == 0 || next.inner_steps > INNER_STEPS_MAX {
         let must = "between 1 and INNER_STEPS_MAX";
@@ -212,10 +230,12 @@ fn next(next: &NextRound, free: &[Span], cursor: u64) -> Result<(), ShapeError> 
     }
     check_ascending("members", &next.members, MEMBERS_MAX, |member| member.id)?;
     let voters = next.members.iter().filter(|member| member.role == Role::Voter).count();
-    if voters > VOTERS_MAX {
-        return Err(ShapeError::TooMany { what: "voters", count: voters, limit: VOTERS_MAX });
+    let limit = scale().voters;
+    if voters > limit {
+        return Err(ShapeError::TooMany { what: "voters", count: voters, limit });
     }
     rule(voters > 0, "members", "have a voter among them")?;
+    cells(&next.members)?;
     if next.ring.len() > TOUR_MAX {
         return Err(ShapeError::TooMany { what: "ring", count: next.ring.len(), limit: TOUR_MAX });
     }

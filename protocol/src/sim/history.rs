@@ -12,6 +12,7 @@ use super::{SECOND, specification};
 use crate::quorum::Quorum;
 use crate::record::RecordKind;
 use crate::run::Minority;
+use crate::scale;
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -73,6 +74,10 @@ pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
 /// Plays the history of a seed.
 pub fn live(seed: u64, settings: &Settings) -> Outcome {
     let (options, schedule) = plan(seed, settings);
+    scale::with(options.scale, || play(seed, settings, options, schedule))
+}
+
+fn play(seed: u64, settings: &Settings, options: Options, schedule: Vec<Planned>) -> Outcome {
     let faults = schedule.len();
     let mut world = World::new(seed, options.clone(), specification(&options), schedule);
     world.trace = settings.trace.then(blake3::Hasher::new);
@@ -83,6 +88,9 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
     }
     if options.nodes > 31 {
         world.marks.hit(if options.nodes > 62 { "flock of more than 62" } else { "flock of more than 31" });
+    }
+    if options.scale != scale::FULL {
+        world.marks.hit("small flock in rows");
     }
     if options.nodes == 2 && faults > 0 {
         world.marks.hit("flock of two voters and faults");

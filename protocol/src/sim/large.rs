@@ -7,9 +7,9 @@ use super::invariant::Observed;
 use super::trainer::State;
 use super::world::World;
 use crate::engine::{VoteState, succession};
-use crate::limits::VOTERS_MAX;
 use crate::message::Stamp;
 use crate::record::{Record, Role};
+use crate::scale::scale;
 use crate::{NodeId, sample};
 use std::rc::Rc;
 
@@ -44,9 +44,10 @@ impl World {
         let count = record.next.members.first()?.lease.count;
         record.cursor = ids.len() as u64 * count;
         record.next.members = sample::voters(ids, INCARNATION, 0, count);
-        for learner in record.next.members.iter_mut().skip(VOTERS_MAX) {
+        for learner in record.next.members.iter_mut().skip(scale().voters) {
             learner.role = Role::Learner;
         }
+        sample::seat(&mut record.next.members);
         Some(record)
     }
 }

@@ -4,7 +4,7 @@
 use super::network::kind;
 use super::world::{Event, World};
 use super::{MS, SECOND, trainer};
-use crate::message::{Awaited, Awaits, Certificate, Head, Message, Phase, Ready};
+use crate::message::{Awaited, Awaits, Certificate, Head, Message, Phase, Pulse, Ready};
 use crate::record::Role;
 use crate::{Digest, update, wire};
 use std::rc::Rc;
@@ -85,7 +85,16 @@ impl World {
         let (lineage, seq) = (head.record.lineage, head.record.seq + self.random.between(1, 5));
         let record = Digest::of("starling sim lie v1", &[&seq.to_le_bytes()]);
         let phase = Phase::Training;
-        let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0, awaits: None };
+        let head = Head {
+            lineage,
+            seq,
+            record,
+            tokens: head.record.tokens << 1,
+            phase,
+            progress: 0,
+            awaits: None,
+            pulse: Pulse::default(),
+        };
         self.sealed(from, &Message::Head(head))
     }
 

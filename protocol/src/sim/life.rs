@@ -58,11 +58,26 @@ impl World {
         if !self.nodes[a].alive() || !self.nodes[b].alive() {
             return;
         }
+        if !self.wanted(a, b) {
+            if self.network.connected(a, b) {
+                self.disconnect(a, b);
+            }
+            return;
+        }
         let Some(conn) = self.network.connect(a, b, self.now) else { return };
         for (at, other) in [(a, b), (b, a)] {
             let after = self.random.between(0, 50 * MS);
             self.schedule(after, at, 0, Event::Up { other, conn });
         }
+    }
+
+    /// Whether one of two nodes is to be connected with the other.
+    fn wanted(&self, a: usize, b: usize) -> bool {
+        let wants = |of: usize, other: usize| {
+            let contacts = self.nodes[of].process.as_ref().and_then(|process| process.engine.contacts());
+            contacts.is_none_or(|contacts| contacts.contains(&self.keys.id(other)))
+        };
+        wants(a, b) || wants(b, a)
     }
 
     /// Tells a node of a connection, once.

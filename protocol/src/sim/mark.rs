@@ -86,6 +86,7 @@ pub const MARKS: &[&str] = &[
     "catch-up failed",
     "source lost in a transfer",
     "newcomer served by a newcomer",
+    "small flock in rows",
     "n = 1 run",
     "run with real signatures",
     "clock jumped",

@@ -2,6 +2,7 @@
 
 use super::random::Random;
 use crate::run::{AdmissionMode, Codec, Minority, SyncMode};
+use crate::scale::{FULL, SMALL, Scale};
 use std::fmt;
 
 /// Microseconds.
@@ -79,6 +80,8 @@ pub struct Options {
     pub external: bool,
     /// All nodes begin on a first record that names all of them.
     pub awake: bool,
+    /// The sizes at which the flock becomes a grid.
+    pub scale: Scale,
     /// Microseconds between two faults, on average.
     pub every: u64,
     /// The time when faults begin, and the time for which they go on.
@@ -171,7 +174,26 @@ impl Options {
         if options.amendments && amending.chance(20) {
             options.rounds = amending.between(3, 12);
         }
+        if options.nodes <= 12 && Random::new(seed, "rows").chance(15) {
+            options.line_up(&mut Random::new(seed, "rows of a small flock"));
+        }
         options
+    }
+
+    /// A flock of several rows, although it is small.
+    fn line_up(&mut self, random: &mut Random) {
+        let nodes = random.between(8, 14) as usize;
+        self.scale = SMALL;
+        self.awake = random.chance(50);
+        (self.nodes, self.founders) = (nodes, 1);
+        self.first = if self.awake { nodes } else { random.between(4, nodes as u64) as usize };
+        self.liars = if random.chance(40) { random.between(1, 2) as usize } else { 0 };
+        self.clocks_behind &= !self.awake;
+        self.amendments &= !self.awake;
+        self.creator &= self.amendments;
+        if self.awake {
+            (self.admission, self.probation, self.revocations) = (AdmissionMode::Open, 0, false);
+        }
     }
 
     /// Two voters, and at times a third node: no other node decides or remembers.
@@ -342,6 +364,7 @@ impl Options {
             from_weights: false,
             external: false,
             awake: false,
+            scale: FULL,
             every: SECOND,
             settled: 0,
             duration: 0,
@@ -362,7 +385,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 30] {
+    fn switches(&self) -> [(&'static str, bool); 31] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -394,6 +417,7 @@ impl Options {
             ("from-weights", self.from_weights),
             ("external", self.external),
             ("awake", self.awake),
+            ("rows", self.scale != FULL),
         ]
     }
 }

@@ -7,7 +7,7 @@ use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::engine::View;
 use crate::engine::io::{Input, Time};
-use crate::limits::VOTERS_MAX;
+use crate::scale::scale;
 
 /// Time between two ticks for which no engine has asked.
 pub(super) const PROBE: u64 = 20 * MS;
@@ -53,7 +53,7 @@ impl World {
         let seen = |process: &Process| !process.finished && !process.engine.has_unseen();
         let asleep = self.wake_of(node).is_some_and(|at| at > self.now);
         let clock = Time(self.now + self.nodes[node].offset);
-        let small = self.options.nodes <= 2 * VOTERS_MAX;
+        let small = self.options.nodes < 2 * scale().row;
         let Some(process) = self.nodes[node].process.as_mut().filter(|process| asleep && seen(process)) else {
             return;
         };

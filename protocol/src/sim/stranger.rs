@@ -12,8 +12,8 @@ use super::{MS, SECOND};
 use crate::engine::io::Input;
 use crate::engine::succession;
 use crate::message::{
-    Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Message, Phase, Question, Ready, Stamp,
-    Start, Value, ValueKind, Vote, Witness, member_bits,
+    Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Message, Phase, Pulse, Question, Ready,
+    Stamp, Start, Value, ValueKind, Vote, Witness, member_bits,
 };
 use crate::record::{Measured, Record, Role};
 use crate::run::AdmissionMode;
@@ -117,8 +117,16 @@ impl World {
         let (lineage, seq) = (record.lineage, record.seq + 1);
         let question = |instance| Question { seq, parent: digest, instance };
         let incarnation = record.next.members.first().map_or(1, |member| member.incarnation);
-        let chain_head =
-            Head { lineage, seq, record: digest, tokens: 0, phase: Phase::Ready, progress: 9, awaits: None };
+        let chain_head = Head {
+            lineage,
+            seq,
+            record: digest,
+            tokens: 0,
+            phase: Phase::Ready,
+            progress: 9,
+            awaits: None,
+            pulse: Pulse::default(),
+        };
         let next = succession::skip(record, digest)?.digest();
         Some(match choice {
             1 => return self.invented(which),
@@ -170,7 +178,16 @@ impl World {
         let head = chain.last()?;
         let Record { lineage, seq, .. } = *head.record;
         let (record, tokens) = (head.digest, u64::MAX);
-        Some(Message::Head(Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 0, awaits: None }))
+        Some(Message::Head(Head {
+            lineage,
+            seq,
+            record,
+            tokens,
+            phase: Phase::Training,
+            progress: 0,
+            awaits: None,
+            pulse: Pulse::default(),
+        }))
     }
 
     /// A chain that a stranger has made by itself, every record decided by its own vote.

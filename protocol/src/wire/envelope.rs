@@ -14,7 +14,7 @@ use crate::amendment::Amendment;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use crate::message::{
-    Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
+    Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Want, Witness,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::run::bytes::{decode_spec, spec_digest};
@@ -42,6 +42,7 @@ mod tag {
     pub const EVIDENCE: u16 = 14;
     pub const ALIVE: u16 = 15;
     pub const AMEND: u16 = 16;
+    pub const WANT: u16 = 17;
 }
 
 /// A message whose signature holds.
@@ -124,6 +125,15 @@ pub fn claimed_sender(bytes: &[u8]) -> Option<NodeId> {
     Some(NodeId(*bytes.get(2..)?.first_chunk::<32>()?))
 }
 
+/// The signer of a message that came over the connection of `from`, if that may be another node: `from` passes words of
+/// this kind on. Unchecked; [`open`] checks it.
+pub fn passed_on(from: &NodeId, bytes: &[u8]) -> Option<NodeId> {
+    const KINDS: [u16; 4] = [tag::READY, tag::START, tag::HEAD, tag::LEAVE];
+    let parts = Parts::split(bytes).ok().filter(|parts| parts.sender != *from)?;
+    let kind = u16::from_le_bytes(*parts.body.first_chunk::<TAG>()?);
+    KINDS.contains(&kind).then_some(parts.sender)
+}
+
 struct Parts<'a> {
     sender: NodeId,
     body: &'a [u8],
@@ -198,6 +208,7 @@ fn encode_body(message: &Message) -> Vec<u8> {
         Message::Evidence(m) => fields(tag::EVIDENCE, m),
         Message::Alive(m) => fields(tag::ALIVE, m),
         Message::Amend(m) => fields(tag::AMEND, m),
+        Message::Want(m) => fields(tag::WANT, m),
     }
 }
 
@@ -221,6 +232,7 @@ fn decode_body(body: &[u8]) -> Result<Message, WireError> {
         tag::EVIDENCE => Message::Evidence(binary::decode::<Evidence, MAX>("evidence", fields)?),
         tag::ALIVE => Message::Alive(binary::decode::<Alive, MAX>("alive", fields)?),
         tag::AMEND => Message::Amend(binary::decode::<Amendment, MAX>("amend", fields)?),
+        tag::WANT => Message::Want(binary::decode::<Want, MAX>("want", fields)?),
         tag => return Err(WireError::UnknownTag { tag }),
     })
 }

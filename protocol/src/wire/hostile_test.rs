@@ -111,7 +111,7 @@ fn framing_is_exact() {
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
     // 5 and 6 were kinds of version 1 and have no meaning any more.
-    for tag in [0u16, 5, 6, 17, u16::MAX] {
+    for tag in [0u16, 5, 6, 18, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
 }
@@ -135,6 +135,7 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
     let certificate = FIELDS + 32 + 8 + 32;
     vec![
         ("hello", FIELDS + 2, RUN_SPEC_BYTES_MAX),
+        ("head", FIELDS + 32 + 8 + 32 + 8 + 1 + 8 + 34 + 24, SET_BYTES_MAX),
         ("join", FIELDS + 32 + 8 + 32 + 32 + 8, TICKET_BYTES_MAX),
         ("ready", ready_statements, STATEMENTS_MAX),
         ("ready", ready_rtts, RTTS_MAX),
@@ -158,7 +159,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
     let members = revoked + 8 + 32 + 8 + 12;
-    let ring = members + 8 + 2 * 73;
+    let ring = members + 8 + 2 * 75;
     let settings = 4 + 32 + 11;
     assert_eq!(record.len(), ring + 8 + 2 * 2 + settings + 1, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];

@@ -25,7 +25,7 @@ pub use crate::certificate::{decode_certificate, encode_certificate};
 pub use crate::engine::config::{decode_vote_state, encode_vote_state};
 pub use crate::record::bytes::{decode_record, encode_record, record_digest};
 pub use crate::run::bytes::{decode_spec, encode_spec, spec_digest};
-pub use envelope::{Opened, check, claimed_sender, open, seal};
+pub use envelope::{Opened, check, claimed_sender, open, passed_on, seal};
 
 use crate::NodeId;
 use crate::run::RunSpec;

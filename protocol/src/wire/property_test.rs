@@ -121,7 +121,7 @@ proptest! {
     /// A changed byte gives another value or a refusal, never a second encoding of the same value.
     #[test]
     fn mutations_are_refused_or_canonical(
-        which in 0usize..14 + 8,
+        which in 0usize..15 + 8,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mutate = |bytes: &[u8]| {
@@ -156,5 +156,5 @@ fn each_document_is_the_sample_of_its_decoder() {
     for (document, decode) in documents().into_iter().zip(DOCUMENTS) {
         assert_eq!(decode(&document), Some(document));
     }
-    assert_eq!(sample::messages().len(), 14, "the number above follows the kinds of messages");
+    assert_eq!(sample::messages().len(), 15, "the number above follows the kinds of messages");
 }

@@ -5,11 +5,12 @@ use crate::amendment::{Amendment, Changes, Settings};
 use crate::engine::io::AttemptKey;
 use crate::engine::{Candidate, VoteState};
 use crate::gossip::GossipSpec;
+use crate::grid::Cell;
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
-    Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Pulse, Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Want, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
@@ -91,6 +92,7 @@ pub fn member(fill: u8, start: u64) -> Member {
         upload_kbps: 16_000,
         since: 0,
         served: 0,
+        cell: Cell::default(),
     }
 }
 
@@ -243,6 +245,11 @@ pub fn amended() -> Record {
     Record { next: NextRound { settings, ..record.next.clone() }, ..record }
 }
 
+/// A question for the READYs of two members.
+pub fn want() -> Want {
+    Want { lineage: digest(2), round: 4, base: digest(4), members: vec![0b101] }
+}
+
 /// One of each kind, in order of tag.
 pub fn messages() -> Vec<Message> {
     let spec = super::encode_spec(&spec());
@@ -256,6 +263,7 @@ pub fn messages() -> Vec<Message> {
             phase: Phase::Reducing,
             progress: 77,
             awaits: Some(Awaits { what: Awaited::Sum, from: node(0x21) }),
+            pulse: Pulse { boot: 0x0102_0304, incarnation: 7, beat: 9_000_000, down: vec![0b10] },
         }),
         Message::Join(Join {
             lineage: digest(2),
@@ -286,5 +294,6 @@ pub fn messages() -> Vec<Message> {
         Message::Evidence(evidence()),
         Message::Alive(Alive { boot: 0x0102_0304, newer: 0x0102_0305 }),
         Message::Amend(amendment()),
+        Message::Want(want()),
     ]
 }

@@ -10,7 +10,7 @@ use starling_protocol::engine::io::{AttemptKey, Claim, Input, Notice, Output, Pr
 use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Stored, Timing, View, VoteState};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
-    Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
+    Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Pulse, Question, Ready, Stamp, Value, Vote, Witness,
 };
 use starling_protocol::mutation::{self, Mutation};
 use starling_protocol::record::{Measured, Record, Role, Span};
@@ -323,7 +323,7 @@ impl Bench {
     pub fn chain_head(&self, phase: Phase, progress: u64) -> Head {
         let view = self.engine.view();
         let (lineage, seq, record, tokens) = (view.lineage, view.seq, view.head, view.tokens);
-        Head { lineage, seq, record, tokens, phase, progress, awaits: None }
+        Head { lineage, seq, record, tokens, phase, progress, awaits: None, pulse: Pulse::default() }
     }
 
     /// The READY of a member of the round under way.

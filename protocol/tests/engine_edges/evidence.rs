@@ -5,7 +5,7 @@ use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::engine::succession;
 use starling_protocol::evidence::Contradiction;
 use starling_protocol::message::{
-    Estimate, Evidence, Head, Join, Message, Phase, Ready, Statement, StatementKind, Value, Vote,
+    Estimate, Evidence, Head, Join, Message, Phase, Pulse, Ready, Statement, StatementKind, Value, Vote,
 };
 use starling_protocol::{Digest, NodeId};
 
@@ -216,8 +216,16 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
     bench.greet(9, BOOT);
     for target in [fork, again.clone()] {
         let (lineage, seq, tokens) = (target.lineage, target.seq, target.tokens);
-        let head =
-            Head { lineage, seq, record: target.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
+        let head = Head {
+            lineage,
+            seq,
+            record: target.digest(),
+            tokens,
+            phase: Phase::Training,
+            progress: 0,
+            awaits: None,
+            pulse: Pulse::default(),
+        };
         // Of forks of one record the one with more tokens wins, and the lineage that was left wins over its forks.
         let mut ancestry = bench.way(&Head { lineage: record.lineage, seq: 0, ..head.clone() });
         ancestry.follow(Some(&record), &target);

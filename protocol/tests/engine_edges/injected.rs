@@ -1,7 +1,7 @@
 //! Injected bugs that no history of the simulator has to find: the named test fails with each.
 
 use crate::{
-    admission, certificates, ended, identity, learners, lineages, newcomers, outsiders, restart, strangers, two,
+    admission, certificates, ended, identity, learners, lineages, newcomers, outsiders, relays, restart, strangers, two,
 };
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
@@ -14,6 +14,14 @@ macro_rules! noticed {
 }
 
 const NOTICED: &[(Mutation, &str, fn())] = noticed![
+    PassNothing: relays::a_ready_of_a_neighbour_goes_on_along_the_other_way_once,
+    WantNothing: relays::neighbours_are_asked_in_turn_for_readys_that_are_lacking_and_answer,
+    AnybodyPassesOn: relays::words_of_others_come_from_neighbours_only_and_well_signed,
+    ThreeAttempts: relays::a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters,
+    PassNoHeads: relays::a_head_goes_to_those_that_do_not_hear_its_signer,
+    OneDownWord: relays::a_member_is_down_when_most_of_its_neighbours_say_so,
+    LearnersJudgeAll: relays::learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there,
+    HandToNobody: relays::a_decision_goes_down_the_columns_and_along_the_rows,
     MutesStay: learners::a_learner_that_has_a_result_goes_along_with_a_later_attempt,
     ForkUnsignedRecord: certificates::a_fork_with_another_lease_is_no_split_and_freezes_nobody,
     MembersWait: outsiders::a_member_finds_a_place_among_strangers,

@@ -4,7 +4,7 @@ use crate::bench::{BOOT, Bench, ME, digest, id, refusals, spec};
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{Claim, Input, Notice, Output, Proven, Refusal};
 use starling_protocol::engine::{Engine, EngineConfig, Timing};
-use starling_protocol::message::{Head, Message, Phase};
+use starling_protocol::message::{Head, Message, Phase, Pulse};
 use starling_protocol::record::Role;
 use starling_protocol::run::AdmissionMode;
 use starling_protocol::{Digest, NodeId, wire};
@@ -23,7 +23,7 @@ pub fn forked(fill: u8, last: u64, voters: usize) -> Ancestry {
 
 pub fn head(lineage: Digest, seq: u64, tokens: u64) -> Head {
     let record = Digest::of("starling edges record v1", &[&lineage.0, &seq.to_le_bytes(), &tokens.to_le_bytes()]);
-    Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 0, awaits: None }
+    Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 0, awaits: None, pulse: Pulse::default() }
 }
 
 pub fn asked(outputs: &[Output]) -> usize {

@@ -10,7 +10,7 @@ mod evidence;
 mod fixture;
 mod garbage;
 mod identity;
-#[cfg(feature = "mutations")]
+#[cfg(all(feature = "mutations", feature = "sim"))]
 mod injected;
 mod learners;
 mod lineages;
@@ -19,6 +19,8 @@ mod newcomers;
 mod nonsense;
 mod outsiders;
 mod refusing;
+#[cfg(feature = "sim")]
+mod relays;
 mod restart;
 mod stalling;
 mod strangers;

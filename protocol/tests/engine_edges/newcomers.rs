@@ -4,7 +4,7 @@ use crate::admission::join;
 use crate::bench::{BOOT, Bench, ME, digest, id, sent, spec};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Notice, Output};
-use starling_protocol::message::{Head, Message, Phase, StatementKind};
+use starling_protocol::message::{Head, Message, Phase, Pulse, StatementKind};
 use starling_protocol::record::Role;
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, JoinSpec, RunSpec};
 
@@ -14,7 +14,16 @@ const SECOND: u64 = 1_000_000;
 fn fetching(progress: u64) -> Message {
     let none = Digest::default();
     let phase = Phase::CatchingUp;
-    Message::Head(Head { lineage: none, seq: 0, record: none, tokens: 0, phase, progress, awaits: None })
+    Message::Head(Head {
+        lineage: none,
+        seq: 0,
+        record: none,
+        tokens: 0,
+        phase,
+        progress,
+        awaits: None,
+        pulse: Pulse::default(),
+    })
 }
 
 /// A founder in its first round, and a newcomer that begins to fetch.

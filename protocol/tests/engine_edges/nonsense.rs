@@ -6,8 +6,8 @@ use starling_protocol::Digest;
 use starling_protocol::amendment::{Amendment, Changes};
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
-    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready,
-    Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Pulse, Question,
+    Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Want, Witness,
 };
 use starling_protocol::record::Measured;
 
@@ -93,7 +93,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let value = any_value(instance, &digests, words);
     let members = vec![1 | words.next() as u8];
     let voted = words.below(2) == 1;
-    match words.below(14) {
+    match words.below(15) {
         0 => bench.hello(words.near(BOOT).max(INCARNATION)),
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
@@ -101,7 +101,16 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let what = Awaited::ALL[words.below(Awaited::ALL.len() as u64) as usize];
             let awaits = (words.below(2) == 1).then(|| Awaits { what, from: id(words.below(10) as u8) });
             let seq = words.near(record.seq);
-            Message::Head(Head { lineage, seq, record: parent, tokens, phase, progress, awaits })
+            Message::Head(Head {
+                lineage,
+                seq,
+                record: parent,
+                tokens,
+                phase,
+                progress,
+                awaits,
+                pulse: Pulse::default(),
+            })
         }
         2 => {
             let (seq, state_root) = (words.near(record.seq), words.pick(&digests));
@@ -141,6 +150,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             Message::Alive(Alive { boot, newer: words.near(boot + 1).max(boot + 1) })
         }
         12 => Message::Amend(any_amendment(bench, words)),
+        13 => Message::Want(Want { lineage, round: words.near(record.round + 1).max(1), base: parent, members }),
         _ => {
             let question = Question { instance: if instance == Question::RECORD { 1 } else { instance }, ..question };
             let value = any_value(question.instance, &digests, words);

@@ -332,8 +332,7 @@ fn t7_what_is_not_about_this_very_start_fences_nobody() {
     let outputs = bench.say(3, &alive(500, 2_000));
     assert_eq!(refusals(&outputs), [&Refusal::Stale]);
     // A node's own message of another kind that comes back to it is refused as usual.
-    let ready = bench.ready(ME);
-    let shown = bench.seal(ME, &Message::Ready(ready));
+    let shown = bench.seal(ME, &crate::admission::join(&bench, &[]));
     assert_eq!(refusals(&bench.hear(3, shown)), [&Refusal::Malformed { what: "sender" }]);
     assert!(!bench.wait(3_000_000).is_empty(), "it lives");
 }

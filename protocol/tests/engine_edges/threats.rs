@@ -6,7 +6,8 @@ use starling_protocol::codec;
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
-    Certificate, Estimate, Fork, Head, Hello, Leave, Message, Phase, Question, Ready, Start, Value, ValueKind, Vote,
+    Certificate, Estimate, Fork, Head, Hello, Leave, Message, Phase, Pulse, Question, Ready, Start, Value, ValueKind,
+    Vote,
 };
 use starling_protocol::run::Codec;
 use starling_protocol::{NodeId, Signature, Signer, update, wire};
@@ -278,8 +279,16 @@ fn t23_nobody_is_drawn_back_to_an_old_head() {
     joiner.feed(Input::CatchUpFailed { reason: "no snapshot".to_owned() });
     joiner.greet(2, BOOT);
     let (lineage, seq, tokens) = (before.lineage, before.seq, before.tokens);
-    let head =
-        Head { lineage, seq, record: before.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
+    let head = Head {
+        lineage,
+        seq,
+        record: before.digest(),
+        tokens,
+        phase: Phase::Training,
+        progress: 0,
+        awaits: None,
+        pulse: Pulse::default(),
+    };
     joiner.wait(2_000_000);
     let way = bench.way(&head);
     let mut outputs = joiner.claim(2, &head, &way);

@@ -54,6 +54,7 @@ pub fn member(m: &Member) -> Json {
     object! {
         "id": m.id, "incarnation": m.incarnation, "role": m.role.name(), "absent": m.absent, "expected": m.expected,
         "lease": span(&m.lease), "upload_kbps": m.upload_kbps, "since": m.since, "served": m.served,
+        "cell": m.cell.number(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Injected bugs that change the files' content: a program with one of them would be noticed by its file alone.
 
 use crate::json::Json;
-use crate::{ballot, leases, membership, outer, owners, quorum, records, reduction, ring, session};
+use crate::{ballot, grid, leases, membership, outer, owners, quorum, records, reduction, ring, session};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
@@ -38,6 +38,7 @@ const SHOWN: &[(Subject, &[Mutation])] = &[
             Mutation::NoProbation,
         ],
     ),
+    (grid::subject, &[Mutation::CellsById, Mutation::VotersAnywhere]),
     (
         leases::subject,
         &[

@@ -5,6 +5,7 @@
 
 mod ballot;
 mod fields;
+mod grid;
 #[cfg(feature = "mutations")]
 mod injected;
 mod json;
@@ -55,6 +56,11 @@ fn records_are_those_of_the_file() {
 #[test]
 fn membership_is_that_of_the_file() {
     check("membership.json", membership::subject());
+}
+
+#[test]
+fn cells_are_those_of_the_file() {
+    check("grid.json", grid::subject());
 }
 
 #[test]

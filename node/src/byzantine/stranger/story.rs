@@ -2,7 +2,7 @@
 
 use crate::config::model_table::model_config;
 use crate::net::fetch::Link;
-use starling_protocol::message::{Certificate, Head, Phase};
+use starling_protocol::message::{Certificate, Head, Phase, Pulse};
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, State};
@@ -45,7 +45,7 @@ impl Story {
 
 /// A Head of a node that seems to train.
 pub fn head(lineage: Digest, seq: u64, record: Digest, tokens: u64) -> Head {
-    Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 1, awaits: None }
+    Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 1, awaits: None, pulse: Pulse::default() }
 }
 
 /// A state of zeros.

@@ -1,10 +1,10 @@
 //! Probation in open runs: rules for votes, so that an attacker with many identities does not come to decide
 //! (`docs/protocol/5-membership.md` §5.5).
 
-use crate::limits::VOTERS_MAX;
 use crate::mutation::{Mutation, mutated};
 use crate::record::{Member, Role};
 use crate::run::RunSpec;
+use crate::scale::scale;
 use crate::{Digest, NodeId, ring};
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl Probation {
         let known = seats.iter().any(|seat| !self.is_new(seat));
         let elder = |seat: &&&Member| if known { !self.is_new(seat) } else { Some(seat.since) == first };
         let elders = seats.iter().filter(elder).map(|seat| seat.id);
-        ring::order(digest, elders).into_iter().take(VOTERS_MAX).collect()
+        ring::order(digest, elders).into_iter().take(scale().voters).collect()
     }
 
     /// Sets the voters of a fork of these members: those that voted, newcomers as long as they are fewer than a third;
@@ -142,7 +142,7 @@ impl Probation {
 /// Makes a learner a voter, if there is a place.
 fn raise(seats: &mut [&mut Member], at: usize) {
     let voters = seats.iter().filter(|seat| seat.role == Role::Voter).count();
-    if let Some(seat) = seats.get_mut(at).filter(|_| voters < VOTERS_MAX || mutated!(Mutation::TooManyVoters)) {
+    if let Some(seat) = seats.get_mut(at).filter(|_| voters < scale().voters || mutated!(Mutation::TooManyVoters)) {
         seat.role = Role::Voter;
     }
 }

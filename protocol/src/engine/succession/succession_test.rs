@@ -476,6 +476,9 @@ fn a_large_flock_has_few_voters_and_a_limit() {
     assert!(changed.voters().all(|voter| record.member(&voter.id).is_some_and(|m| m.role == Role::Learner)));
 }
 
+#[path = "cells_test.rs"]
+mod cells;
+
 #[path = "uplink_test.rs"]
 mod uplink;
 

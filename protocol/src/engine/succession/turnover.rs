@@ -3,6 +3,7 @@
 
 use super::contribution::SignedReady;
 use super::probation::Probation;
+use crate::grid::Cell;
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX, STATEMENTS_MAX};
 use crate::message::{Ready, Statement, StatementKind};
 use crate::mutation::{Mutation, mutated};
@@ -33,6 +34,9 @@ pub(super) struct Seat {
     pub member: Member,
     /// Whether it gets a new lease; else it keeps the one that it has.
     pub fresh: bool,
+    /// Whether it keeps its cell. A member that this record removes and lets in again does not: it may have been absent
+    /// because it does not reach its neighbours there.
+    pub settled: bool,
 }
 
 /// The statement that a node asks to be let in: the newest one that any voter makes.
@@ -147,7 +151,7 @@ impl<'a> Turnover<'a> {
         if contribution.is_some() {
             let (since, served) = self.tenure(&member.id);
             let member = Member { absent: 0, expected: true, since, served, ..member.clone() };
-            return Some(Seat { member, fresh: true });
+            return Some(Seat { member, fresh: true, settled: true });
         }
         let absent = if mutated!(Mutation::NeverRemoved) { 1 } else { member.absent.saturating_add(1) };
         if absent >= ABSENT_MAX - u8::from(mutated!(Mutation::AbsentOnce)) || self.suspects.contains(&member.id) {
@@ -155,7 +159,7 @@ impl<'a> Turnover<'a> {
         }
         let here = joiner.is_some_and(|joiner| joiner.incarnation == member.incarnation);
         let member = Member { absent, expected: here || mutated!(Mutation::ExpectTheAbsent), ..member.clone() };
-        Some(Seat { member, fresh: false })
+        Some(Seat { member, fresh: false, settled: true })
     }
 
     /// Makes learners that have contributed voters, as far as there are seats and their probation lets them.
@@ -182,8 +186,10 @@ impl<'a> Turnover<'a> {
         let lease = Span::default();
         let role = if mutated!(Mutation::JoinAsVoter) { Role::Voter } else { Role::Learner };
         let (since, served) = self.tenure(&id);
-        let member = Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since, served };
-        Seat { member, fresh: true }
+        let cell = Cell::default();
+        let member =
+            Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since, served, cell };
+        Seat { member, fresh: true, settled: true }
     }
 
     /// Lets newcomers in as learners, and counts the uses of their tickets. A node that was just removed for its
@@ -206,7 +212,10 @@ impl<'a> Turnover<'a> {
                     && count_use(&mut grants, joiner.grant));
             if counted {
                 shown.insert(joiner.grant);
-                seats.insert(id, self.learner(id, joiner.incarnation));
+                seats.insert(
+                    id,
+                    Seat { settled: mutated!(Mutation::ReturnToCell), ..self.learner(id, joiner.incarnation) },
+                );
                 room -= 1;
             }
         }
@@ -229,7 +238,7 @@ impl<'a> Turnover<'a> {
             let Some(member) = self.parent.member(&id).or(seats.get(&id).map(|seat| &seat.member)) else { continue };
             let (since, served) = self.tenure(&id);
             let member = Member { absent: 0, expected: true, since, served, ..member.clone() };
-            let seat = seats.entry(id).or_insert(Seat { member, fresh: true });
+            let seat = seats.entry(id).or_insert(Seat { member, fresh: true, settled: true });
             seat.member.role = Role::Voter;
         }
     }

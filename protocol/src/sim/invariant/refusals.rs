@@ -24,8 +24,8 @@ impl Invariant for Refusals {
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         let (node, from, outputs) = match event {
             Observed::Junk { node, from, outputs } => (node, from, outputs),
-            Observed::Input { node, input: Input::Message { from, bytes } } => {
-                self.hear(*node, from, bytes, world);
+            Observed::Input { node, input: Input::Message { bytes, .. } } => {
+                self.hear(*node, bytes, world);
                 return Ok(());
             }
             Observed::Outputs { node, outputs } => return self.answered(*node, outputs, world),
@@ -52,13 +52,14 @@ impl Invariant for Refusals {
 }
 
 impl Refusals {
-    fn hear(&mut self, node: usize, from: &NodeId, bytes: &[u8], world: &World) {
+    fn hear(&mut self, node: usize, bytes: &[u8], world: &World) {
         self.just = None;
         if kind(bytes) != "ready" || world.nodes[node].process.as_ref().is_none_or(|process| process.finished) {
             return;
         }
-        if let Some(Message::Ready(ready)) = world.open(bytes).map(|opened| opened.message) {
-            self.just = Some((*from, ready));
+        // Another node may have passed it on.
+        if let Some((signer, Message::Ready(ready))) = world.open(bytes).map(|opened| (opened.sender, opened.message)) {
+            self.just = Some((signer, ready));
         }
     }
 

@@ -10,7 +10,7 @@ use starling_bootstrap::process::Process;
 use starling_bootstrap::streams::{Control, IncomingStreams, Lane};
 use starling_bootstrap::swarm::{self, SwarmOptions};
 use starling_protocol::limits::{PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX};
-use starling_protocol::message::{Head, Hello, Message, Phase};
+use starling_protocol::message::{Head, Hello, Message, Phase, Pulse};
 use starling_protocol::{Digest, wire};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -127,7 +127,16 @@ async fn say(
     let mut messages = vec![wire::seal(&signer, &run, &Message::Hello(hello))?];
     for progress in 0..MESSAGES {
         let (lineage, record) = (Digest::default(), Digest::default());
-        let head = Head { lineage, seq: 0, record, tokens: 0, phase: Phase::Joining, progress, awaits: None };
+        let head = Head {
+            lineage,
+            seq: 0,
+            record,
+            tokens: 0,
+            phase: Phase::Joining,
+            progress,
+            awaits: None,
+            pulse: Pulse::default(),
+        };
         messages.push(wire::seal(&signer, &run, &Message::Head(head))?);
     }
     if forged {

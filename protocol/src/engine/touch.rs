@@ -1,0 +1,72 @@
+//! How a member knows of others whether they are there, and with whom it is to be connected.
+
+use super::ctx::Ctx;
+use crate::NodeId;
+use crate::mutation::{Mutation, mutated};
+use std::collections::BTreeSet;
+
+/// How a node knows whether a member is there (`docs/protocol/8-deadlines.md` §8.2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// By its own connection: they are neighbours, or one of them is no member.
+    Direct,
+    /// By Heads that neighbours pass on: one of them votes.
+    Passed,
+    /// Not at all. The voters see whether the member is there.
+    Untold,
+}
+
+impl Ctx {
+    pub fn touch(&self, id: &NodeId) -> Touch {
+        let Some(head) = self.head.as_ref().filter(|head| !head.grid.is_one_row()) else { return Touch::Direct };
+        let both = head.grid.cell_of(&self.me).is_some() && head.grid.cell_of(id).is_some();
+        let judged = self.votes() || self.is_voter(id);
+        if !both || head.grid.are_neighbours(&self.me, id) || !judged && mutated!(Mutation::LearnersJudgeAll) {
+            Touch::Direct
+        } else if judged {
+            Touch::Passed
+        } else {
+            Touch::Untold
+        }
+    }
+
+    /// Whether a member became a neighbour with the head, in a flock of several rows: both may still have to connect.
+    pub fn is_new_neighbour(&self, id: &NodeId) -> bool {
+        let rows = self.head.as_ref().is_some_and(|head| !head.grid.is_one_row());
+        let parent = self.history.iter().nth_back(1).map(|parent| &parent.grid);
+        rows && parent.is_some_and(|grid| !grid.are_neighbours(&self.me, id))
+    }
+
+    /// Whether a member that is heard through others is there, as far as this node knows.
+    pub fn is_heard_of(&self, id: &NodeId) -> bool {
+        self.peers.get(id).is_some_and(|peer| {
+            !peer.said.left && peer.said.head.is_some() && !self.is_silent(peer) && !self.is_down(id)
+        })
+    }
+
+    /// Whether more than half of a member's neighbours, of those that this node hears, say that they do not reach it.
+    pub fn is_down(&self, id: &NodeId) -> bool {
+        let Some(head) = &self.head else { return false };
+        let Some(place) = head.record.member_index(id) else { return false };
+        let (mut heard, mut down) = (0, 0);
+        for neighbour in head.grid.neighbours(id) {
+            let said = self.peers.get(&neighbour).and_then(|peer| peer.said.head.as_ref());
+            if let Some(said) = said.filter(|said| said.record == head.digest) {
+                heard += 1;
+                down += usize::from(said.pulse.down.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1));
+            }
+        }
+        2 * down > heard || down > 0 && mutated!(Mutation::OneDownWord)
+    }
+
+    /// The members that this node is to be connected with, by the newest record and the one before. None if that is
+    /// every node that it meets: the flock is one row, or this node has no seat.
+    pub fn contacts(&self) -> Option<BTreeSet<NodeId>> {
+        let head = self.head.as_ref().filter(|head| head.grid.cell_of(&self.me).is_some())?;
+        if head.grid.is_one_row() {
+            return None;
+        }
+        let records = self.history.iter().rev().take(2);
+        Some(records.flat_map(|past| past.grid.neighbours(&self.me)).collect())
+    }
+}
