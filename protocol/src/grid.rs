@@ -77,6 +77,11 @@ impl Shape {
         self.members / self.rows + usize::from(row < self.members % self.rows)
     }
 
+    /// Columns that all rows have.
+    pub fn full_columns(&self) -> usize {
+        self.members / self.rows
+    }
+
     /// Whether the grid has this cell.
     pub fn holds(&self, cell: Cell) -> bool {
         cell.column() < self.length(cell.row())

@@ -234,6 +234,10 @@ mutations! {
     PassNoHeads,
     /// Engine: a word of a single neighbour that it does not reach a member counts. A unit test.
     OneDownWord,
+    /// Engine: a member whose Heads are lacking is gone, whatever its neighbours say. A unit test.
+    NobodyVouches,
+    /// Engine: a Start of an earlier attempt is passed on, too. A unit test.
+    PassStartsAgain,
     /// Engine: a learner judges of learners that it does not hear. A unit test.
     LearnersJudgeAll,
     /// Engine: in a flock of rows the votes that decided a record are handed to nobody. A unit test.

@@ -62,7 +62,7 @@ impl Ctx {
             _ => {}
         }
         let in_touch = self.in_touch(id);
-        if in_touch && self.is_silent(peer) {
+        if in_touch && self.is_unheard(id, peer) {
             return Some(fault::SILENT);
         }
         let ready = peer.ready(&round.head.record.lineage, round.task.number, &round.head.base).is_some();
@@ -134,7 +134,7 @@ impl Ctx {
                 && here
                 && !quorum_lost
                 && head.quorum.has(id, peer.vote_state.incarnation)
-                && !self.is_silent(peer)
+                && !self.is_unheard(id, peer)
         })
     }
 

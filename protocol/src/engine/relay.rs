@@ -63,9 +63,15 @@ impl Relay {
 
     /// Passes a voter's Start on along the row, so that no single neighbour keeps it from a learner.
     pub fn pass_start(&mut self, question: Question, bytes: &[u8], ctx: &Ctx, out: &mut Out) {
-        let again = self.started.as_ref() == Some(&question);
+        // Starts of two attempts may meet: only the later one goes on, or both would go around the row for ever.
+        let about = |question: &Question| (question.seq, question.parent);
+        let again = (self.started.as_ref())
+            .is_some_and(|last| about(last) == about(&question) && last.instance >= question.instance);
+        if again && !mutated!(Mutation::PassStartsAgain) {
+            return;
+        }
         self.started = Some(question);
-        if let Some(head) = ctx.head.as_ref().filter(|_| !again) {
+        if let Some(head) = &ctx.head {
             let row = head.grid.after(&ctx.me);
             let next: Vec<NodeId> = row.into_iter().filter(|id| ctx.is_connected(id)).take(STARTS).collect();
             out.send_bytes(&next, bytes, None);

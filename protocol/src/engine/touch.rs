@@ -1,6 +1,7 @@
 //! How a member knows of others whether they are there, and with whom it is to be connected.
 
 use super::ctx::Ctx;
+use super::peer::Peer;
 use crate::NodeId;
 use crate::mutation::{Mutation, mutated};
 use std::collections::BTreeSet;
@@ -40,23 +41,45 @@ impl Ctx {
     /// Whether a member that is heard through others is there, as far as this node knows.
     pub fn is_heard_of(&self, id: &NodeId) -> bool {
         self.peers.get(id).is_some_and(|peer| {
-            !peer.said.left && peer.said.head.is_some() && !self.is_silent(peer) && !self.is_down(id)
+            !peer.said.left && peer.said.head.is_some() && !self.is_unheard(id, peer) && !self.is_down(id)
         })
+    }
+
+    /// Whether nothing was heard of a peer for too long. Of a member that is heard through others its neighbours may say
+    /// that it is there: then only the one that passed its words on is gone.
+    pub fn is_unheard(&self, id: &NodeId, peer: &Peer) -> bool {
+        self.is_silent(peer) && !(self.touch(id) == Touch::Passed && self.is_vouched_for(id))
     }
 
     /// Whether more than half of a member's neighbours, of those that this node hears, say that they do not reach it.
     pub fn is_down(&self, id: &NodeId) -> bool {
-        let Some(head) = &self.head else { return false };
-        let Some(place) = head.record.member_index(id) else { return false };
+        let (heard, down) = self.words_on(id);
+        2 * down > heard || down > 0 && mutated!(Mutation::OneDownWord)
+    }
+
+    /// Whether more than half of them reach it.
+    fn is_vouched_for(&self, id: &NodeId) -> bool {
+        let (heard, down) = self.words_on(id);
+        2 * down < heard && !mutated!(Mutation::NobodyVouches)
+    }
+
+    /// The number of a member's neighbours that this node hears and that stand on its head, and how many of them say
+    /// that they do not reach the member.
+    fn words_on(&self, id: &NodeId) -> (usize, usize) {
+        let Some(head) = &self.head else { return (0, 0) };
+        let Some(place) = head.record.member_index(id) else { return (0, 0) };
         let (mut heard, mut down) = (0, 0);
         for neighbour in head.grid.neighbours(id) {
-            let said = self.peers.get(&neighbour).and_then(|peer| peer.said.head.as_ref());
+            let here = |peer: &&Peer| {
+                !self.is_silent(peer) && (peer.link.connected || self.touch(&neighbour) != Touch::Direct)
+            };
+            let said = self.peers.get(&neighbour).filter(here).and_then(|peer| peer.said.head.as_ref());
             if let Some(said) = said.filter(|said| said.record == head.digest) {
                 heard += 1;
                 down += usize::from(said.pulse.down.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1));
             }
         }
-        2 * down > heard || down > 0 && mutated!(Mutation::OneDownWord)
+        (heard, down)
     }
 
     /// The members that this node is to be connected with, by the newest record and the one before. None if that is

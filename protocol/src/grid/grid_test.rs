@@ -64,8 +64,10 @@ impl Flock {
         } else {
             assert_eq!(cells.len(), self.members.len(), "each has a cell of its own");
             assert!(cells.iter().all(|cell| shape.holds(*cell)));
-            let first = |member: &Sitter| member.before.is_some_and(|cell| cell.row() == 0);
-            assert!(self.members.iter().all(|member| !member.votes || first(member)), "voters have the first row");
+            let last = shape.rows() - 1;
+            let first = |cell: Cell| cell.row() == 0 && shape.holds(Cell::at(last, cell.column()));
+            let seated = |member: &Sitter| !member.votes || member.before.is_some_and(first);
+            assert!(self.members.iter().all(seated), "voters have the first row, in columns that all rows have");
         }
     }
 }

@@ -52,22 +52,23 @@ impl Seating<'_> {
         }
     }
 
-    /// Brings a voter into the first row: into its lowest hole, or else into the cell of a learner, which gets the
-    /// voter's. That is the learner of its own column, which has neighbours in common with it, or else the first.
+    /// Brings a voter into the first row, into a column that all rows have, so that each row hears it through a member of
+    /// its own: into the lowest hole, or else into the cell of a learner, which gets the voter's. That is the learner of
+    /// its own column, which has neighbours in common with it, or else the first.
     fn bring_forward(&mut self, member: usize) {
         let from = self.cell_of(member);
-        if !self.votes(member) || from.is_some_and(|cell| cell.row() == 0) {
+        let full = self.shape.full_columns();
+        if !self.votes(member) || from.is_some_and(|cell| cell.row() == 0 && cell.column() < full) {
             return;
         }
-        let first = |column| Cell::at(0, column);
-        let mut row = (0..self.shape.length(0)).map(first);
-        if let Some(hole) = row.find(|cell| !self.holders.contains_key(cell)) {
+        let row: Vec<Cell> = (0..full).map(|column| Cell::at(0, column)).collect();
+        if let Some(hole) = row.iter().find(|cell| !self.holders.contains_key(cell)) {
             self.leave(member);
-            return self.put(member, hole);
+            return self.put(member, *hole);
         }
-        let own = from.map(|cell| first(cell.column()));
+        let own = from.and_then(|cell| row.get(cell.column())).copied();
         let learner = |cell: &Cell| self.holders.get(cell).is_some_and(|holder| !self.votes(*holder));
-        let Some(cell) = own.into_iter().chain((0..self.shape.length(0)).map(first)).find(learner) else { return };
+        let Some(cell) = own.into_iter().chain(row).find(learner) else { return };
         let Some(other) = self.holders.get(&cell).copied() else { return };
         self.leave(member);
         self.leave(other);

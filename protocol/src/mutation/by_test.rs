@@ -13,6 +13,8 @@ impl Mutation {
             Self::ThreeAttempts => Some("a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters"),
             Self::PassNoHeads => Some("a_head_goes_to_those_that_do_not_hear_its_signer"),
             Self::OneDownWord => Some("a_member_is_down_when_most_of_its_neighbours_say_so"),
+            Self::NobodyVouches => Some("a_member_that_its_neighbours_reach_is_not_silent"),
+            Self::PassStartsAgain => Some("a_start_goes_on_along_the_row_of_a_learner_once"),
             Self::LearnersJudgeAll => Some("learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there"),
             Self::HandToNobody => Some("a_decision_goes_down_the_columns_and_along_the_rows"),
             Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),

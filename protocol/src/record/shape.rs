@@ -208,7 +208,8 @@ fn counted(record: &Record) -> Result<(), ShapeError> {
     rule(grants, "grants", "ascend without repeats")
 }
 
-/// Checks that the members fill a grid that so many may have, with the voters in its first row.
+/// Checks that the members fill a grid that so many may have, with the voters in its first row, in columns that
+/// all rows have.
 fn cells(members: &[Member]) -> Result<(), ShapeError> {
     let rows = members.iter().map(|member| member.cell.row() + 1).max().unwrap_or(1);
     let shape = Shape::of(rows, members.len());
@@ -219,8 +220,9 @@ fn cells(members: &[Member]) -> Result<(), ShapeError> {
     let distinct: BTreeSet<Cell> = members.iter().map(|member| member.cell).collect();
     rule(distinct.len() == members.len(), "cells", "be one member's each")?;
     rule(distinct.iter().all(|cell| shape.holds(*cell)), "cells", "be within rows of equal length")?;
-    let first = |member: &Member| member.role != Role::Voter || member.cell.row() == 0;
-    rule(members.iter().all(first) || mutated!(Mutation::VotersAnywhere), "cells", "be in the first row for voters")
+    let first = |cell: Cell| cell.row() == 0 && cell.column() < shape.full_columns();
+    let seated = members.iter().all(|member| member.role != Role::Voter || first(member.cell));
+    rule(seated || mutated!(Mutation::VotersAnywhere), "cells", "be in full columns of the first row for voters")
 }
 
 fn next(next: &NextRound, free: &[Span], cursor: u64) -> Result<(), ShapeError> {

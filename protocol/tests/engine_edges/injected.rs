@@ -20,6 +20,8 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     ThreeAttempts: relays::a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters,
     PassNoHeads: relays::a_head_goes_to_those_that_do_not_hear_its_signer,
     OneDownWord: relays::a_member_is_down_when_most_of_its_neighbours_say_so,
+    NobodyVouches: relays::a_member_that_its_neighbours_reach_is_not_silent,
+    PassStartsAgain: relays::a_start_goes_on_along_the_row_of_a_learner_once,
     LearnersJudgeAll: relays::learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there,
     HandToNobody: relays::a_decision_goes_down_the_columns_and_along_the_rows,
     MutesStay: learners::a_learner_that_has_a_result_goes_along_with_a_later_attempt,

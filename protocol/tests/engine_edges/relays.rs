@@ -179,7 +179,7 @@ fn a_neighbour_that_comes_back_is_told_what_it_has_missed() {
 }
 
 #[test]
-fn a_start_goes_on_along_the_row_of_a_learner_once() {
+pub fn a_start_goes_on_along_the_row_of_a_learner_once() {
     with(SMALL, || {
         let mut bench = rows(Role::Learner);
         let (row, _, _) = around(&bench);
@@ -188,12 +188,19 @@ fn a_start_goes_on_along_the_row_of_a_learner_once() {
         let set = crate::bench::digest(7);
         let value =
             Value { kind: ValueKind::Set, digest: set, tokens: 8, contributors: 8, attempt: 1, set, members: all };
-        let question = Question { instance: 1, ..bench.question() };
-        let said = bench.seal(voter, &Message::Start(Start { question, value }));
+        let start = |bench: &Bench, attempt| {
+            let question = Question { instance: attempt, ..bench.question() };
+            let value = Value { attempt, ..value.clone() };
+            bench.seal(voter, &Message::Start(Start { question, value }))
+        };
+        let said = start(&bench, 1);
         let by = if grid(&bench).are_neighbours(&id(ME), &id(voter)) { voter } else { row[0] };
         let told = receivers(&bench.hear(by, said.clone()), &said);
         assert!(told.len() == 2 && told.iter().all(|n| row.contains(n)), "{told:?}");
         assert_eq!(receivers(&bench.hear(by, said.clone()), &said), [0u8; 0]);
+        let later = start(&bench, 2);
+        assert_eq!(receivers(&bench.hear(by, later.clone()), &later), told);
+        assert_eq!(receivers(&bench.hear(by, said.clone()), &said), [0u8; 0], "of an earlier attempt");
     });
 }
 
@@ -270,12 +277,42 @@ fn a_member_that_is_heard_through_others_is_there_as_long_as_its_heads_are_new()
             bench.wait(3_000_000);
             assert_eq!(fault(&bench, far[0]), None);
         }
-        for _ in 0..4 {
+        let grid = grid(&bench);
+        let elsewhere = |n: &&u8| !grid.are_neighbours(&id(**n), &id(far[0]));
+        for _ in 0..5 {
             bench.hear(row[0], old.clone());
-            row.iter().chain(&column).for_each(|n| drop(bench.meet(*n)));
+            row.iter().chain(&column).filter(elsewhere).for_each(|n| drop(bench.meet(*n)));
             bench.wait(3_000_000);
         }
         assert_eq!(fault(&bench, far[0]), Some("nothing was heard of it"));
+    });
+}
+
+#[test]
+pub fn a_member_that_its_neighbours_reach_is_not_silent() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let (row, column, far) = around(&bench);
+        let grid = grid(&bench);
+        bench.feed(Input::PeerDown { peer: id(far[0]) });
+        let newest = said(&bench, far[0], 1, &[]);
+        bench.hear(row[0], newest);
+        let near: Vec<u8> =
+            row.iter().chain(&column).copied().filter(|n| grid.are_neighbours(&id(*n), &id(far[0]))).collect();
+        let wait = |bench: &mut Bench, beat: u64, down: &[u8]| {
+            for beat in beat..beat + 5 {
+                row.iter().chain(&column).for_each(|n| drop(bench.meet(*n)));
+                for n in &near {
+                    let head = said(bench, *n, beat, down);
+                    bench.hear(*n, head);
+                }
+                bench.wait(3_000_000);
+            }
+        };
+        wait(&mut bench, 10, &[]);
+        assert_eq!(fault(&bench, far[0]), None, "the member that passed its Heads on may be gone");
+        wait(&mut bench, 20, &[far[0]]);
+        assert_eq!(fault(&bench, far[0]), Some("its connection is down"));
     });
 }
 
