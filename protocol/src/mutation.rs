@@ -238,6 +238,8 @@ mutations! {
     NobodyVouches,
     /// Engine: a Start of an earlier attempt is passed on, too. A unit test.
     PassStartsAgain,
+    /// Engine: a node that has missed records is not told so in a flock of rows. A unit test.
+    LeaveBehind,
     /// Engine: a learner judges of learners that it does not hear. A unit test.
     LearnersJudgeAll,
     /// Engine: in a flock of rows the votes that decided a record are handed to nobody. A unit test.

@@ -82,13 +82,27 @@ impl Ctx {
         let contradicts = at.filter(|past| past.digest != heard.record);
         let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
         let Some(certificate) = given.and_then(|chain_head| chain_head.certificate.clone()) else { return };
-        let again = |peer: &Peer| peer.said.handed_at.is_none_or(|at| self.may_help_again(at));
-        if !self.peers.get(&from).is_some_and(again) {
-            return;
+        if self.helps_again(from) {
+            out.send_to(self, &[from], &Message::Certificate(certificate));
         }
-        let now = self.now;
-        self.peers.entry(from).and_modify(|peer| peer.said.handed_at = Some(now));
-        out.send_to(self, &[from], &Message::Certificate(certificate));
+    }
+
+    /// Whether a peer is to be told this node's head, since it has missed more than one record. In a flock of several rows
+    /// a node that has got its seat by them is told by nobody else: it knows of no neighbours yet.
+    pub fn is_to_learn_of_head(&mut self, from: NodeId, heard: &Head) -> bool {
+        let here = self.head.as_ref().filter(|_| self.is_large()).map(|mine| (mine.record.lineage, mine.record.seq));
+        let far = here.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq.saturating_add(1) < seq);
+        far && !mutated!(Mutation::LeaveBehind) && self.helps_again(from)
+    }
+
+    /// Whether it is time to help a peer on again. Notes that it is helped.
+    fn helps_again(&mut self, id: NodeId) -> bool {
+        let again = |peer: &Peer| peer.said.handed_at.is_none_or(|at| self.may_help_again(at));
+        let due = self.peers.get(&id).is_some_and(again);
+        if let Some(peer) = self.peers.get_mut(&id).filter(|_| due) {
+            peer.said.handed_at = Some(self.now);
+        }
+        due
     }
 
     /// Whether a peer that is one record behind must have missed something. Its Head may be older than what it has

@@ -283,10 +283,14 @@ impl Engine {
             round.hear_report(from, &heard, &mut self.conduct, ctx);
         }
         ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
+        if ctx.is_to_learn_of_head(from, &heard) {
+            let mine = scene!(self).head_message();
+            self.out.send_to(&self.ctx, &[from], &Message::Head(mine));
+        }
         // A peer with this node's head, or one behind it, calls no node away.
-        let mine = ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
+        let mine = self.ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
         let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
-        self.stir.more &= !(calm && ctx.is_large());
+        self.stir.more &= !(calm && self.ctx.is_large());
         Ok(())
     }
 

@@ -20,7 +20,8 @@ impl Ctx {
         if head.grid.is_one_row() {
             return Vec::new();
         }
-        let unreached = |id: &NodeId| matches!(self.fault(id, round), Some(fault::DOWN | fault::NEVER_MET | fault::SILENT));
+        let unreached =
+            |id: &NodeId| matches!(self.fault(id, round), Some(fault::DOWN | fault::NEVER_MET | fault::SILENT));
         member_bits(head.grid.neighbours(&self.me).filter(unreached).filter_map(|id| head.record.member_index(&id)))
     }
 }

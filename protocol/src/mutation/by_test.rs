@@ -15,6 +15,7 @@ impl Mutation {
             Self::OneDownWord => Some("a_member_is_down_when_most_of_its_neighbours_say_so"),
             Self::NobodyVouches => Some("a_member_that_its_neighbours_reach_is_not_silent"),
             Self::PassStartsAgain => Some("a_start_goes_on_along_the_row_of_a_learner_once"),
+            Self::LeaveBehind => Some("a_peer_that_has_missed_records_is_told_of_the_head"),
             Self::LearnersJudgeAll => Some("learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there"),
             Self::HandToNobody => Some("a_decision_goes_down_the_columns_and_along_the_rows"),
             Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),

@@ -157,6 +157,11 @@ impl World {
                 let near: Vec<usize> = self.network.neighbours(from).into_iter().collect();
                 let other = self.random.pick(&near)?;
                 bytes = self.network.old(other, from, &mut self.random)?.to_vec();
+                // In a flock of several rows members pass such words on.
+                let passable = matches!(kind(&bytes), "ready" | "start" | "head" | "leave");
+                if passable && self.options.nodes >= 2 * self.options.scale.row {
+                    return None;
+                }
             }
             5 => {
                 let elsewhere = Digest::of("starling sim other run v1", &[]);

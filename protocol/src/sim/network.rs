@@ -242,7 +242,7 @@ const TAG: usize = 38;
 
 /// The kind of a control message: for traces, and for checks that look into some kinds only.
 pub fn kind(bytes: &[u8]) -> &'static str {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 18] = [
         "",
         "hello",
         "head",
@@ -259,6 +259,8 @@ pub fn kind(bytes: &[u8]) -> &'static str {
         "start",
         "evidence",
         "alive",
+        "amend",
+        "want",
     ];
     bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }

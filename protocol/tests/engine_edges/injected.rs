@@ -22,6 +22,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     OneDownWord: relays::a_member_is_down_when_most_of_its_neighbours_say_so,
     NobodyVouches: relays::a_member_that_its_neighbours_reach_is_not_silent,
     PassStartsAgain: relays::a_start_goes_on_along_the_row_of_a_learner_once,
+    LeaveBehind: relays::a_peer_that_has_missed_records_is_told_of_the_head,
     LearnersJudgeAll: relays::learners_leave_it_to_voters_whether_a_learner_elsewhere_is_there,
     HandToNobody: relays::a_decision_goes_down_the_columns_and_along_the_rows,
     MutesStay: learners::a_learner_that_has_a_result_goes_along_with_a_later_attempt,

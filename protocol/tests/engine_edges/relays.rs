@@ -317,6 +317,31 @@ pub fn a_member_that_its_neighbours_reach_is_not_silent() {
 }
 
 #[test]
+pub fn a_peer_that_has_missed_records_is_told_of_the_head() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Voter);
+        let past: Vec<Head> = (0..3)
+            .map(|_| {
+                bench.commit();
+                bench.chain_head(Phase::Training, 0)
+            })
+            .collect();
+        let heads = |bench: &Bench, outputs: &[Output], to: u8| {
+            let said = sent(&bench.spec, outputs).into_iter();
+            said.filter(|(peer, message)| *peer == id(to) && matches!(message, Message::Head(_))).count()
+        };
+        let (row, column, far) = around(&bench);
+        for n in row.into_iter().chain(column).chain(far).filter(|n| *n > 3) {
+            for (beat, head, told) in [(900, &past[0], 1), (901, &past[1], 0), (902, &past[2], 0)] {
+                let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, ..Pulse::default() };
+                let outputs = bench.say(n, &Message::Head(Head { pulse, ..head.clone() }));
+                assert_eq!(heads(&bench, &outputs, n), told, "at {}", head.seq);
+            }
+        }
+    });
+}
+
+#[test]
 pub fn a_member_is_down_when_most_of_its_neighbours_say_so() {
     with(SMALL, || {
         let mut bench = rows(Role::Voter);
