@@ -3,7 +3,7 @@
 
 use super::budget::{Backlog, Cost, Purse};
 use super::event::NetEvent;
-use super::options::Verify;
+use super::options::{Checked, Verify};
 use super::queue::PeerSender;
 use super::reason::DownReason;
 use super::standing::{Rank, Standing};
@@ -84,10 +84,16 @@ impl Ear<'_> {
             return Ok(());
         }
         let opened = match &self.verify {
-            Some(verify) => verify(&self.peer, &bytes).map_err(DownReason::Unfit)?,
+            Some(verify) => match verify(&self.peer, &bytes).map_err(DownReason::Unfit)? {
+                Checked::Own(opened) => Some(opened),
+                Checked::PassedOn => None,
+                Checked::Foreign => {
+                    self.foreign = true;
+                    None
+                }
+            },
             None => None,
         };
-        self.foreign = self.verify.is_some() && opened.is_none();
         tokio::select! {
             told = self.sender.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
                 told.map_err(|_| DownReason::Shutdown)

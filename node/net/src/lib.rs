@@ -43,7 +43,7 @@ pub use bulk::BulkStream;
 pub use event::{NetEvent, ROUND_TRIP_EVERY};
 pub use handle::{NetHandle, NetStatus};
 pub use network::Network;
-pub use options::{NetError, NetOptions, Unfit, Verify};
+pub use options::{Checked, NetError, NetOptions, Unfit, Verify};
 pub use peers::PeerStatus;
 pub use queue::NetEvents;
 pub use reason::DownReason;

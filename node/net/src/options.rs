@@ -35,10 +35,21 @@ pub struct NetOptions {
     pub verify: Option<Verify>,
 }
 
-/// Checks a control message that came from this peer, and opens it; none if the peer is of another run or release,
-/// which the node refuses in its own words. Called in the session's own task, so that checks of signatures take no time
-/// of the node's task, and no session waits for another one's.
-pub type Verify = Arc<dyn Fn(&NodeId, &[u8]) -> Result<Option<Box<Opened>>, Unfit> + Send + Sync>;
+/// Checks a control message that came from this peer. Called in the session's own task, so that checks of signatures take
+/// no time of the node's task, and no session waits for another one's.
+pub type Verify = Arc<dyn Fn(&NodeId, &[u8]) -> Result<Checked, Unfit> + Send + Sync>;
+
+/// A control message as the check leaves it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Checked {
+    /// The peer's own word, with its content.
+    Own(Box<Opened>),
+    /// Another node's word, which the node checks itself.
+    PassedOn,
+    /// The peer is of another run or release, which the node refuses in its own words. Nothing that it says after this
+    /// one is heard.
+    Foreign,
+}
 
 /// The fault that ends a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::budget::Cost;
     use crate::event::NetEvent;
-    use crate::options::Unfit;
+    use crate::options::{Checked, Unfit};
     use crate::queue::{self, NetEvents};
     use crate::reason::QUEUE_CAP;
     use starling_bootstrap::source::Source;
@@ -294,7 +294,7 @@ mod tests {
         let (mut a, b) = tokio::io::duplex(64);
         let Rig { mut links, sender, to_peer: _queue, mut received, .. } = rig();
         links.verify = Some(std::sync::Arc::new(|_, bytes| match bytes {
-            [1] => Ok(None),
+            [1] => Ok(Checked::Foreign),
             _ => Err(Unfit { label: "bad_signature", why: "not signed for this run".into() }),
         }));
         let near = run(b, links, sender);
@@ -424,6 +424,26 @@ mod tests {
         Opened { sender: PEER, digest: Digest([2; 32]), message }
     }
 
+    /// In a large flock members pass the words of others on, between words of their own.
+    #[tokio::test]
+    async fn words_of_others_do_not_end_what_is_heard_of_a_peer() {
+        let (mut a, b) = tokio::io::duplex(4096);
+        let Rig { mut links, sender, to_peer: _to_far, mut received, .. } = rig();
+        links.verify = Some(std::sync::Arc::new(|_, bytes: &[u8]| match bytes {
+            b"other" => Ok(Checked::PassedOn),
+            _ => Ok(Checked::Own(Box::new(opened()))),
+        }));
+        let session = run(b, links, sender);
+        a.write_all(&[frames(b"own", 1), frames(b"other", 2), frames(b"own", 1)].concat()).await.unwrap();
+        a.shutdown().await.unwrap();
+        session.await.unwrap();
+        let mut heard = Vec::new();
+        while let Some(NetEvent::Control { opened, .. }) = received.recv().await {
+            heard.push(opened.is_some());
+        }
+        assert_eq!(heard, [true, false, false, true]);
+    }
+
     #[tokio::test]
     async fn an_unfit_message_ends_the_session_before_the_node_hears_of_it() {
         let (mut a, b) = tokio::io::duplex(4096);
@@ -432,7 +452,7 @@ mod tests {
         let reason = unfit.clone();
         links.verify = Some(std::sync::Arc::new(move |from: &NodeId, bytes: &[u8]| {
             assert_eq!(*from, PEER);
-            if bytes == b"bad" { Err(unfit.clone()) } else { Ok(Some(Box::new(opened()))) }
+            if bytes == b"bad" { Err(unfit.clone()) } else { Ok(Checked::Own(Box::new(opened()))) }
         }));
         let session = run(b, links, sender);
         a.write_all(&[frames(b"good", 2), frames(b"bad", 1), frames(b"good", 1)].concat()).await.unwrap();

@@ -4,7 +4,7 @@
 use super::driver::Driver;
 use super::notice::{refusal_label, refusal_text};
 use crate::exit::Failure;
-use crate::net::{Unfit, Verify};
+use crate::net::{Checked, Unfit, Verify};
 use starling_protocol::engine::io::{Input, Refusal};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::message::{Awaited, Awaits, Message};
@@ -17,15 +17,15 @@ pub(super) fn verify(run: Digest, me: NodeId) -> Verify {
     Arc::new(move |from: &NodeId, bytes: &[u8]| check(&run, &me, from, bytes))
 }
 
-fn check(run: &Digest, me: &NodeId, from: &NodeId, bytes: &[u8]) -> Result<Option<Box<Opened>>, Unfit> {
+fn check(run: &Digest, me: &NodeId, from: &NodeId, bytes: &[u8]) -> Result<Checked, Unfit> {
     if wire::passed_on(from, bytes).is_some() {
         // The engine knows whose words this peer may pass on, and looks at that before the signature.
-        return Ok(None);
+        return Ok(Checked::PassedOn);
     }
     match wire::check(&Ed25519Verifier, run, from, me, bytes) {
-        Ok(opened) => Ok(Some(Box::new(opened))),
+        Ok(opened) => Ok(Checked::Own(Box::new(opened))),
         // The engine names the peer's release, or the settings that differ, and knows whether that ends the node.
-        Err(WireError::Version { .. } | WireError::OtherRun { .. }) => Ok(None),
+        Err(WireError::Version { .. } | WireError::OtherRun { .. }) => Ok(Checked::Foreign),
         Err(WireError::BadSignature { .. }) => Err(unfit(&Refusal::BadSignature)),
         Err(other) => Err(unfit(&Refusal::Malformed { what: other.reason() })),
     }
@@ -97,18 +97,22 @@ mod tests {
         wire::seal(&signer(n), &RUN, &Message::Witness(witness)).unwrap()
     }
 
-    fn label(from: u8, bytes: &[u8]) -> Result<bool, &'static str> {
-        let checked = verify(RUN, signer(9).id())(&signer(from).id(), bytes);
-        checked.map(|opened| opened.is_some()).map_err(|unfit| unfit.label)
+    fn label(from: u8, bytes: &[u8]) -> Result<&'static str, &'static str> {
+        let checked = verify(RUN, signer(9).id())(&signer(from).id(), bytes).map_err(|unfit| unfit.label)?;
+        Ok(match checked {
+            Checked::Own(_) => "own",
+            Checked::PassedOn => "passed on",
+            Checked::Foreign => "foreign",
+        })
     }
 
     #[test]
     fn messages_are_checked_the_sender_first() {
-        assert_eq!(label(1, &said(1, RUN)), Ok(true));
+        assert_eq!(label(1, &said(1, RUN)), Ok("own"));
         let hello = Hello { version: PROTOCOL_VERSION, spec: vec![1], boot: 1, incarnation: 1 };
         let own = wire::seal(&signer(9), &RUN, &Message::Hello(hello)).unwrap();
-        assert_eq!(label(1, &own), Ok(true), "this node's key is in use elsewhere");
-        assert_eq!(label(1, &said(2, RUN)), Ok(false), "the engine says whose words a peer may pass on");
+        assert_eq!(label(1, &own), Ok("own"), "this node's key is in use elsewhere");
+        assert_eq!(label(1, &said(2, RUN)), Ok("passed on"), "the engine says whose words a peer may pass on");
         assert_eq!(label(1, &witness(9)), Err("malformed"), "nothing else of its own comes from a peer");
         assert_eq!(label(1, &witness(2)), Err("malformed"), "somebody else's");
         assert_eq!(label(1, &said(1, Digest([8; 32]))), Err("bad_signature"));
@@ -118,6 +122,6 @@ mod tests {
         assert_eq!(label(1, &said(1, RUN)[..20]), Err("malformed"));
         let mut other = said(1, RUN);
         other[0] = other[0].wrapping_add(1);
-        assert_eq!(label(1, &other), Ok(false), "the engine says which release");
+        assert_eq!(label(1, &other), Ok("foreign"), "the engine says which release");
     }
 }
