@@ -150,15 +150,22 @@ fn following(
     let probation = Probation::of(spec, parent.round.checked_add(1)?);
     let turnover = Turnover::new(parent, parent_digest, contributions, probation);
     let (mut seats, grants) = turnover.seats();
-    let sitter = |Seat { member, settled, .. }: &Seat| {
-        let before = parent.member(&member.id).filter(|_| *settled).map(|before| before.cell);
-        Sitter { id: member.id, votes: member.role == Role::Voter, before }
-    };
-    let sitters: Vec<Sitter> = seats.iter().map(sitter).collect();
-    let cells = grid::cells(parent.rows(), &parent_digest, &sitters);
-    seats.iter_mut().zip(cells).for_each(|(seat, cell)| seat.member.cell = cell);
+    take_cells(parent, &parent_digest, seats.iter_mut().map(|seat| (&mut seat.member, seat.settled)));
     let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
     Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked() })
+}
+
+/// Gives members, by ascending id, their cells in the grid (`docs/protocol/2-records.md` §2.10.2); each with whether it
+/// may keep the cell that it has in `parent`.
+fn take_cells<'a>(parent: &Record, parent_digest: &Digest, members: impl Iterator<Item = (&'a mut Member, bool)>) {
+    let mut members: Vec<(&mut Member, bool)> = members.collect();
+    let sitter = |(member, stays): &(&mut Member, bool)| {
+        let before = parent.member(&member.id).filter(|_| *stays).map(|before| before.cell);
+        Sitter { id: member.id, votes: member.role == Role::Voter, before }
+    };
+    let sitters: Vec<Sitter> = members.iter().map(sitter).collect();
+    let cells = grid::cells(parent.rows(), parent_digest, &sitters);
+    members.iter_mut().zip(cells).for_each(|((member, _), cell)| member.cell = cell);
 }
 
 /// The record that gives the round up for now: members, leases and pool stay, and every contribution can be offered
@@ -214,10 +221,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
         seats.push(Member { absent: 0, expected: true, lease, ..member });
     }
     let (cursor, free) = pool.into_parts();
-    let sitter = |seat: &Member| Sitter { id: seat.id, votes: seat.role == Role::Voter, before: Some(seat.cell) };
-    let sitters: Vec<Sitter> = seats.iter().map(sitter).collect();
-    let cells = grid::cells(parent.rows(), &parent_digest, &sitters);
-    seats.iter_mut().zip(cells).for_each(|(seat, cell)| seat.cell = cell);
+    take_cells(parent, &parent_digest, seats.iter_mut().map(|seat| (seat, true)));
     Some(Record {
         lineage,
         kind: RecordKind::Fork,
