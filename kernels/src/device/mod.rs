@@ -143,14 +143,14 @@ pub(crate) fn graphics(index: usize) -> Result<Found, DeviceError> {
 /// The CUDA device with this number.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda(index: usize) -> Result<Found, DeviceError> {
-    use starling_gpu::cuda::{Version, driver, find};
-    let none = |found| DeviceError::NoCuda { index, found };
-    let version = driver().map_err(none)?;
-    if version < Version::LEAST {
-        let (driver, least) = (version.to_string(), Version::LEAST.to_string());
-        return Err(DeviceError::OldDriver { index, driver, least });
-    }
-    let name = find(index).map_err(none)?;
+    use starling_gpu::cuda::{Absent, Version, find};
+    let name = find(index).map_err(|absent| match absent {
+        Absent::OldDriver(version) => {
+            let (driver, least) = (version.to_string(), Version::LEAST.to_string());
+            DeviceError::OldDriver { index, driver, least }
+        }
+        Absent::Other(found) => DeviceError::NoCuda { index, found },
+    })?;
     let info = DeviceInfo { kind: DeviceKind::Cuda, index, name, why: "asked for".into() };
     Ok(Found { info, software: false, device: Device::Cuda(index) })
 }
