@@ -1,6 +1,7 @@
 //! Gradients of whole models of random sizes on a graphics adapter, which may be software, beside the CPU's: heads and
 //! their groups, lengths, vocabularies and odd widths. The seed is printed, and STARLING_SEED plays it again.
 
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
     DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer, open_untried_trainer,
 };
@@ -41,9 +42,9 @@ impl Dice {
     }
 
     fn options(&mut self) -> TrainerOptions {
-        let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.1, 1.0);
+        let (rule, beta1, beta2, eps, weight_decay, clip) = (Rule::AdamW, 0.9, 0.99, 1e-8, 0.1, 1.0);
         let (batch, accumulate) = (self.roll(1, 3), self.roll(1, 2));
-        TrainerOptions { batch, accumulate, threads: 1, beta1, beta2, eps, weight_decay, clip }
+        TrainerOptions { batch, accumulate, threads: 1, rule, beta1, beta2, eps, weight_decay, clip }
     }
 }
 
