@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use serde_json::json;
 use starling_gpu::{Device, Opened, Sizes, Ways};
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
     DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer, open_untried_trainer,
 };
@@ -146,8 +147,8 @@ fn hold(device: DeviceChoice, work: &Work) -> Result<()> {
 
 fn options(batch: usize) -> TrainerOptions {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.1, 1.0);
-    TrainerOptions { batch, accumulate: 1, threads, beta1, beta2, eps, weight_decay, clip }
+    let (rule, beta1, beta2, eps, weight_decay, clip) = (Rule::AdamW, 0.9, 0.99, 1e-8, 0.1, 1.0);
+    TrainerOptions { batch, accumulate: 1, threads, rule, beta1, beta2, eps, weight_decay, clip }
 }
 
 /// Pseudo-random tokens.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 use starling_benches::{append_row, json_file, median};
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{DeviceChoice, ModelConfig, TrainerOptions, initial_parameters, open_trainer};
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ fn options() -> TrainerOptions {
         batch: BATCH,
         accumulate: 1,
         threads: 1,
+        rule: Rule::AdamW,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,

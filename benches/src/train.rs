@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 use starling_benches::{append_row, cpu_seconds, json_file, median};
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
     DeviceChoice, DeviceKind, ModelConfig, Trainer, TrainerOptions, initial_parameters, memory_estimate, open_trainer,
 };
@@ -107,6 +108,7 @@ fn run(arguments: &Arguments, case: &Case) -> Result<Value> {
         batch: *batch,
         accumulate: 1,
         threads: arguments.threads,
+        rule: Rule::AdamW,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,

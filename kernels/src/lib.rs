@@ -3,7 +3,8 @@
 //!
 //! * [`ModelConfig`], [`Schema`], [`initial_parameters`]: the trained model, as one flat vector of f32 with named
 //!   parts.
-//! * [`open_trainer`], [`Trainer`]: AdamW steps on the CPU, or through `starling-gpu` on a graphics card (wgpu) or on CUDA.
+//! * [`open_trainer`], [`Trainer`]: steps of an inner optimizer on the CPU, or through `starling-gpu` on a graphics
+//!   card (wgpu) or on CUDA.
 //! * [`ops`]: the operations that Starling adds to Burn's backends; [`host`] holds the numerics of the CPU's.
 //! * [`codec`]: the encodings of updates on the wire, at memory speed.
 //!

@@ -10,7 +10,7 @@ use crate::train::TrainerOptions;
 pub struct MemoryEstimate {
     pub parameters: u64,
     pub gradients: u64,
-    /// AdamW's two moments.
+    /// The optimizer's two moments.
     pub moments: u64,
     /// The values between the inputs and the loss of one micro-batch, and the buffers of its passes.
     pub activations: u64,
@@ -61,6 +61,7 @@ fn activations(model: &ModelConfig, options: &TrainerOptions) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::optimizer::Rule;
 
     #[test]
     fn grows_as_it_should() {
@@ -68,6 +69,7 @@ mod tests {
             batch: 4,
             accumulate: 1,
             threads: 2,
+            rule: Rule::AdamW,
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,

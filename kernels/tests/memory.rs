@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{DeviceChoice, ModelConfig, TrainerOptions, initial_parameters, memory_estimate, open_trainer};
 
 /// Memory of this process in bytes: the peak ("VmHWM") or the current ("VmRSS").
@@ -19,6 +20,7 @@ fn the_estimate_is_what_a_step_takes() {
         batch: 64,
         accumulate: 1,
         threads: 2,
+        rule: Rule::AdamW,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,

@@ -1,5 +1,6 @@
 //! Tests trainers the way the node uses them.
 
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
     DeviceChoice, DeviceError, DeviceKind, ModelConfig, Moments, OpenError, TrainError, Trainer, TrainerOptions,
     initial_parameters, open_trainer,
@@ -25,6 +26,7 @@ fn options(threads: usize) -> TrainerOptions {
         batch: 4,
         accumulate: 2,
         threads,
+        rule: Rule::AdamW,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,

@@ -1,4 +1,4 @@
-//! A member: a trainer, and an inner optimizer in place of the trainer's AdamW if a case asks for another.
+//! A member: a trainer with the case's inner optimizer. With every step an optimizer takes the mean gradient of all.
 
 use anyhow::{Context, Result};
 use starling_kernels::host::adamw::{self, Update};
@@ -28,7 +28,7 @@ pub fn has_diverged(error: &anyhow::Error) -> bool {
     step || codec || error.is::<Diverged>()
 }
 
-/// An inner optimizer on vectors in memory, for a member or for the mean gradient of all.
+/// An inner optimizer on vectors in memory, for the mean gradient of all members.
 pub struct Inner {
     optimizer: Optimizer,
     team: Team,
@@ -63,35 +63,17 @@ impl Inner {
 /// One member of the flock.
 pub struct Member {
     trainer: Box<dyn Trainer>,
-    own: Option<Own>,
-}
-
-struct Own {
-    inner: Inner,
-    theta: Vec<f32>,
-    gradient: Vec<f32>,
 }
 
 impl Member {
-    pub fn new(device: &DeviceChoice, rule: Rule, model: &ModelConfig, options: &TrainerOptions) -> Result<Self> {
+    pub fn new(device: &DeviceChoice, model: &ModelConfig, options: &TrainerOptions) -> Result<Self> {
         let trainer = open_trainer(device, model, options).with_context(|| format!("--device {device}"))?;
-        let own = if rule == Rule::AdamW {
-            None
-        } else {
-            let inner = Inner::new(rule, model, options)?;
-            let zeros = vec![0.0; inner.schema.elements()];
-            Some(Own { inner, theta: zeros.clone(), gradient: zeros })
-        };
-        Ok(Self { trainer, own })
+        Ok(Self { trainer })
     }
 
     /// Replaces the parameters; the optimizer's moments stay.
     pub fn load(&mut self, parameters: &[f32]) -> Result<()> {
-        self.trainer.load(parameters)?;
-        if let Some(own) = &mut self.own {
-            own.theta.copy_from_slice(parameters);
-        }
-        Ok(())
+        Ok(self.trainer.load(parameters)?)
     }
 
     /// Copies the parameters out.
@@ -100,13 +82,8 @@ impl Member {
     }
 
     pub fn step(&mut self, tokens: &[u32], lr: f64) -> Result<()> {
-        let Some(own) = &mut self.own else {
-            self.trainer.step(tokens, lr)?;
-            return Ok(());
-        };
-        self.trainer.gradient(tokens, &mut own.gradient)?;
-        own.inner.step(&mut own.theta, &own.gradient, lr);
-        Ok(self.trainer.load(&own.theta)?)
+        self.trainer.step(tokens, lr)?;
+        Ok(())
     }
 
     /// Writes the mean gradient of these sequences.

@@ -47,9 +47,7 @@ impl<'a> Run<'a> {
         let mut theta = initial_parameters(model, seed);
         flip(model, case.null, &mut theta)?;
         let every_step = case.mode == SyncMode::EveryStep;
-        // With every step it is the mean gradient that an optimizer takes.
-        let rule = if every_step { Rule::AdamW } else { case.inner };
-        let open = |_| Member::new(device, rule, model, options);
+        let open = |_| Member::new(device, model, options);
         let members: Vec<Member> = (0..setting.members).map(open).collect::<Result<_>>()?;
         let inner = (every_step && case.inner != Rule::AdamW).then(|| Inner::new(case.inner, model, options));
         let fragments = Fragments::new(case.fragments, theta.len(), CHUNK_ELEMENTS);

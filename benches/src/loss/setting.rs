@@ -51,6 +51,8 @@ impl Setting {
             batch,
             accumulate: 1,
             threads: if arguments.threads > 0 { arguments.threads } else { available },
+            // With every step it is the mean gradient that an optimizer takes.
+            rule: if case.mode == SyncMode::EveryStep { Rule::AdamW } else { case.inner },
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,
@@ -84,12 +86,11 @@ impl Setting {
     /// Refuses a case whose members do not fit into so many bytes of memory.
     pub fn check_memory(&self, available: u64) -> Result<()> {
         let (estimate, inner) = (memory_estimate(&self.model, &self.options), self.case.inner);
-        // A contribution and a residual; with another optimizer also its two moments, a gradient, and parameters.
-        let vectors = if inner == Rule::AdamW { 2 } else { 6 };
-        let of_a_member = estimate.total().saturating_add(vectors * estimate.parameters);
+        // A contribution and a residual.
+        let of_a_member = estimate.total().saturating_add(2 * estimate.parameters);
         let (case, members, need) = (&self.case, self.members, of_a_member.saturating_mul(self.members as u64));
         let [need_mib, mib] = [need, available].map(|bytes| bytes >> 20);
-        let why = "take fewer members, a smaller batch or preset, or an inner optimizer that keeps less";
+        let why = "take fewer members, or a smaller batch or preset";
         ensure!(need <= available, "{case}: {members} members with inner={inner} take {need_mib} MiB of {mib}: {why}");
         Ok(())
     }

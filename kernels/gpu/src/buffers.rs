@@ -89,7 +89,7 @@ pub struct LayerBuffers<T> {
 /// All buffers of a trainer.
 #[derive(Debug)]
 pub struct Buffers<T> {
-    /// Parameters, gradient and AdamW's two moments: f32, in the device's layout.
+    /// Parameters, gradient and the optimizer's two moments: f32, in the device's layout.
     pub master: T,
     pub gradient: T,
     pub moments: [T; 2],

@@ -36,7 +36,7 @@ fn says(error: DriverError) -> String {
 ///
 /// # Errors
 /// There is no driver, or it does not tell.
-pub fn driver() -> Result<Version, String> {
+fn driver() -> Result<Version, String> {
     // cudarc panics when it needs a library that is not there.
     // SAFETY: the driver does nothing dangerous when loaded.
     if !unsafe { driver::sys::is_culib_present() } {
@@ -48,15 +48,40 @@ pub fn driver() -> Result<Version, String> {
     Ok(Version::of(number))
 }
 
+/// Why there is no CUDA device with a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The driver is older than [`Version::LEAST`].
+    OldDriver(Version),
+    /// The machine's devices, in words.
+    Other(String),
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OldDriver(version) => {
+                write!(f, "this machine's driver is of CUDA {version}, and {} is needed", Version::LEAST)
+            }
+            Self::Other(found) => f.write_str(found),
+        }
+    }
+}
+
 /// The name of the device with this number.
 ///
 /// # Errors
-/// The machine's devices, in words.
-pub fn find(index: usize) -> Result<String, String> {
-    let version = driver()?;
+/// There is no such device, or its driver is too old.
+pub fn find(index: usize) -> Result<String, Absent> {
+    let version = driver().map_err(Absent::Other)?;
     if version < Version::LEAST {
-        return Err(format!("this machine's driver is of CUDA {version}, and {} is needed", Version::LEAST));
+        return Err(Absent::OldDriver(version));
     }
+    name(index).map_err(Absent::Other)
+}
+
+/// The name of a device whose driver is new enough.
+fn name(index: usize) -> Result<String, String> {
     result::init().map_err(says)?;
     let count = result::device::get_count().map_err(says)?;
     let number = i32::try_from(index).ok().filter(|&n| n < count);

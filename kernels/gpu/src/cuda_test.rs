@@ -1,6 +1,7 @@
 //! Compiles every kernel for CUDA, in bf16. Needs NVRTC and a driver, which may be a stub; results are not looked at.
 
-use crate::{adamw, cross_entropy, embed, fill, norm, rope, swiglu, total};
+use crate::session::Update;
+use crate::{cross_entropy, embed, fill, norm, optimizer, rope, swiglu, total};
 use cubecl::Runtime;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
 use half::bf16;
@@ -43,18 +44,12 @@ fn all_kernels_compile() {
         for kind in [total::Total::Sum(0.5), total::Total::Norm] {
             total::total(client, b, len, kind, b, (b, 0), tally);
         }
-        let vectors = adamw::Vectors { master: b, m: b, v: b, gradient: b, copy: Some(b), len };
-        let update = adamw::Update {
-            lr: 1e-3,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-            step: 1,
-            decayed: 512,
-        };
-        adamw::step::<_, A>(client, vectors, update, b, tally);
+        for rule in optimizer::Rule::ALL {
+            let vectors = optimizer::Vectors { master: b, m: b, v: b, gradient: b, copy: Some(b), len, decayed: 512 };
+            let (lr, beta1, beta2, eps, weight_decay, clip) = (1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0);
+            let update = Update { rule, lr, beta1, beta2, eps, weight_decay, clip, step: 1 };
+            optimizer::step::<_, A>(client, vectors, &update, b, tally);
+        }
         fill::zero(client, b, len, tally);
         fill::convert::<_, A>(client, b, b, len, tally);
         fill::copy::<_, A>(client, (b, 3), (b, 1), 1000, tally);

@@ -1,7 +1,8 @@
 //! The operations with activations of 16 bits. Adapters have f16 rather than bf16, so this stands for both.
 
+use crate::session::Update;
 use crate::trial::{Trial, close, noise};
-use crate::{adamw, cross_entropy, embed, norm, rope, swiglu};
+use crate::{cross_entropy, embed, norm, optimizer, rope, swiglu};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 use half::f16;
@@ -127,27 +128,17 @@ fn tables_losses_and_copies_take_short_floats() {
 
     let [master, m, v] =
         [1, 2, 3].map(|seed| trial.floats(&noise(256, seed).iter().map(|x| x.abs()).collect::<Vec<_>>()));
-    let (copy, report) = (empty(&trial, 256), trial.floats(&[1.0; 4]));
-    let vectors = adamw::Vectors {
-        master: &master,
-        m: &m,
-        v: &v,
-        gradient: &trial.floats(&noise(256, 4)),
-        copy: Some(&copy),
-        len: 256,
-    };
-    let update = adamw::Update {
-        lr: 0.1,
-        beta1: 0.9,
-        beta2: 0.95,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        clip: 0.0,
-        step: 5,
-        decayed: 0,
-    };
-    adamw::step::<_, A>(&trial.client, vectors, update, &report, &trial.tally);
-    let want: Vec<f64> = trial.read(&master).iter().map(|&x| f64::from(x)).collect();
-    close("copy", &widen(&trial, &copy), &want, 1e-3);
-    assert_eq!(trial.ran(), 4);
+    let gradient = trial.floats(&noise(256, 4));
+    for rule in optimizer::Rule::ALL {
+        let (copy, report) = (empty(&trial, 256), trial.floats(&[1.0; 4]));
+        let (gradient, copied) = (&gradient, Some(&copy));
+        let vectors =
+            optimizer::Vectors { master: &master, m: &m, v: &v, gradient, copy: copied, len: 256, decayed: 0 };
+        let (lr, beta1, beta2, eps, weight_decay, clip) = (0.1, 0.9, 0.95, 1e-8, 0.0, 0.0);
+        let update = Update { rule, lr, beta1, beta2, eps, weight_decay, clip, step: 5 };
+        optimizer::step::<_, A>(&trial.client, vectors, &update, &report, &trial.tally);
+        let want: Vec<f64> = trial.read(&master).iter().map(|&x| f64::from(x)).collect();
+        close("copy", &widen(&trial, &copy), &want, 1e-3);
+    }
+    assert_eq!(trial.ran(), 7);
 }

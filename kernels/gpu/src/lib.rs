@@ -8,7 +8,6 @@
 //! Parameters, gradients and moments are f32; activations are bf16 where the device has it, else f32; sums are f32.
 //! Nothing here must agree between nodes.
 
-mod adamw;
 mod attention;
 mod buffers;
 mod cross_entropy;
@@ -24,6 +23,7 @@ mod measure;
 mod norm;
 mod norm_kernel;
 mod opened;
+mod optimizer;
 mod pass;
 mod products;
 mod rope;
@@ -50,6 +50,7 @@ mod trial;
 pub use buffers::{Batch, Need};
 pub use measure::Timed;
 pub use opened::{Device, Opened, settle};
+pub use optimizer::Rule;
 pub use session::{Moment, Report, Session, Update};
 pub use sizes::{Layout, Sizes, Weight};
 pub use ways::Ways;

@@ -10,7 +10,7 @@ use crate::sizes::{ALIGN, Layout, Sizes, Weight};
 use crate::total::{self, Total};
 use crate::transfer::{self, Places};
 use crate::ways::Ways;
-use crate::{adamw, fill, rope, words};
+use crate::{fill, optimizer, rope, words};
 use cubecl::MemoryAllocationMode;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
@@ -217,13 +217,11 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
         self.passes(inputs, targets, &tally)?;
         let Buffers { master, gradient, moments: [first, second], weights, .. } = &self.buffers;
         let (copy, len, decayed) = (weights.as_ref(), self.layout.device, self.layout.decayed);
-        let vectors = adamw::Vectors { master, m: first, v: second, gradient, copy, len };
-        let Update { lr, beta1, beta2, eps, weight_decay, clip, step: number } = *update;
-        let update = adamw::Update { lr, beta1, beta2, eps, weight_decay, clip, step: number, decayed };
-        adamw::step::<R, A>(&self.client, vectors, update, tally.report(), tally.of(1));
-        let [loss, norm, applied, step] = self.finish::<{ adamw::REPORT }>(&tally)?;
-        if step != number as f32 {
-            return Err(format!("its optimizer told of step {step} instead of {number}"));
+        let vectors = optimizer::Vectors { master, m: first, v: second, gradient, copy, len, decayed };
+        optimizer::step::<R, A>(&self.client, vectors, update, tally.report(), tally.of(1));
+        let [loss, norm, applied, step] = self.finish::<{ optimizer::REPORT }>(&tally)?;
+        if step != update.step as f32 {
+            return Err(format!("its optimizer told of step {step} instead of {}", update.step));
         }
         let applied = applied == 1.0;
         Ok(Report { loss: loss.into(), norm: norm.into(), applied })

@@ -1,16 +1,18 @@
 //! A model on a device, behind one interface for all runtimes and precisions.
 
 use crate::buffers::Need;
+use crate::optimizer::Rule;
 
 /// Constants of one optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
+    pub rule: Rule,
     pub lr: f64,
     pub beta1: f64,
     pub beta2: f64,
     pub eps: f64,
     pub weight_decay: f64,
-    /// Largest global norm of a gradient; 0 = no clipping.
+    /// Largest global norm of a gradient that is applied as it is; larger ones are scaled down to it. 0: no limit.
     pub clip: f64,
     /// Number of this step, from 1: corrects the bias of the moments.
     pub step: u64,
@@ -27,15 +29,16 @@ pub struct Report {
     pub applied: bool,
 }
 
-/// One of AdamW's two moments.
+/// One of the optimizer's two moments. A rule without it leaves it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     First,
     Second,
 }
 
-/// A model on a device. Its runtime may answer with a panic: [`crate::guarded`] makes an error of it. Vectors of the host are f32, in the order of its layout. Errors are the device's words; after
-/// one nothing is known of what the device holds.
+/// A model on a device. Its runtime may answer with a panic: [`crate::guarded`] makes an error of it. Vectors of the
+/// host are f32, in the order of its layout. Errors are the device's words; after one nothing is known of what the
+/// device holds.
 pub trait Session: Send {
     /// The ways of products and attention, and their precision, as the end of a sentence.
     fn ways(&self) -> String;

@@ -2,6 +2,7 @@
 
 mod choice;
 
+use crate::host::optimizer::Rule;
 use starling_gpu::Device;
 use starling_gpu::graphics::{self as adapter, Adapter};
 use std::fmt;
@@ -91,6 +92,8 @@ pub enum DeviceError {
          the run file, or take --device cpu"
     )]
     Buffer { device: String, need: u64, most: u64 },
+    #[error("{device} has no inner optimizer {rule}. Take adamw, sgd, rmsprop or lion, or take --device cpu")]
+    Rule { device: String, rule: Rule },
     #[error(
         "{device} does not compute what it should: {reason}. None of its numbers is used. Update its driver, or take \
          --device cpu"
@@ -143,14 +146,14 @@ pub(crate) fn graphics(index: usize) -> Result<Found, DeviceError> {
 /// The CUDA device with this number.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda(index: usize) -> Result<Found, DeviceError> {
-    use starling_gpu::cuda::{Version, driver, find};
-    let none = |found| DeviceError::NoCuda { index, found };
-    let version = driver().map_err(none)?;
-    if version < Version::LEAST {
-        let (driver, least) = (version.to_string(), Version::LEAST.to_string());
-        return Err(DeviceError::OldDriver { index, driver, least });
-    }
-    let name = find(index).map_err(none)?;
+    use starling_gpu::cuda::{Absent, Version, find};
+    let name = find(index).map_err(|absent| match absent {
+        Absent::OldDriver(version) => {
+            let (driver, least) = (version.to_string(), Version::LEAST.to_string());
+            DeviceError::OldDriver { index, driver, least }
+        }
+        Absent::Other(found) => DeviceError::NoCuda { index, found },
+    })?;
     let info = DeviceInfo { kind: DeviceKind::Cuda, index, name, why: "asked for".into() };
     Ok(Found { info, software: false, device: Device::Cuda(index) })
 }

@@ -1,4 +1,4 @@
-//! Inner optimizers beside the trainer's own AdamW, over flat vectors: SGD with momentum, RMSprop, Lion and Muon.
+//! Inner optimizers over flat vectors: AdamW, SGD with momentum, RMSprop, Lion and Muon.
 //!
 //! Weight decay is apart from the gradient in all of them and applies to matrices alone, as with AdamW.
 
@@ -7,11 +7,13 @@ use super::muon;
 use super::simd::vectorized;
 use super::team::{Shared, Team};
 use crate::schema::{Schema, TensorSpec};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// An inner optimizer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Rule {
     #[default]
     AdamW,
@@ -86,28 +88,42 @@ impl Optimizer {
         self.steps += 1;
         let update = Update { step: self.steps, ..update };
         let [m, v] = &mut self.moments;
-        let all = |t: &TensorSpec| (t.range(), t.decays());
-        match self.rule {
-            Rule::AdamW => {
-                let ranges: Vec<_> = schema.tensors.iter().map(all).collect();
-                adamw::step(team, update, &ranges, theta, [&mut m[..], &mut v[..]], gradient);
-            }
-            Rule::Muon => {
-                let (inner, rest): (Vec<_>, Vec<_>) = schema.tensors.iter().partition(|t| is_inner_matrix(t));
-                let ranges: Vec<_> = rest.into_iter().map(all).collect();
-                adamw::step(team, update, &ranges, theta, [&mut m[..], &mut v[..]], gradient);
-                matrices(team, update, &inner, theta, m, gradient);
-            }
-            Rule::Sgd | Rule::RmsProp | Rule::Lion => {
-                for tensor in &schema.tensors {
-                    let range = tensor.range();
-                    let constants = Constants::of(update, tensor);
-                    let (theta, g) = (&mut theta[range.clone()], &gradient[range.clone()]);
-                    match self.rule {
-                        Rule::Sgd => constants.sgd(theta, &mut m[range], g),
-                        Rule::Lion => constants.lion(theta, &mut m[range], g),
-                        _ => constants.rms_prop(theta, &mut v[range], g),
-                    }
+        step(self.rule, team, update, schema, theta, [m, v], gradient);
+    }
+}
+
+/// Steps `theta`, which is laid out by `schema`, and the moments by the gradient; all are f32 of one length. A moment
+/// that the rule lacks is not touched, and may be empty.
+pub fn step(
+    rule: Rule,
+    team: &Team,
+    update: Update,
+    schema: &Schema,
+    theta: &mut [f32],
+    [m, v]: [&mut [f32]; 2],
+    gradient: &[f32],
+) {
+    let all = |t: &TensorSpec| (t.range(), t.decays());
+    match rule {
+        Rule::AdamW => {
+            let ranges: Vec<_> = schema.tensors.iter().map(all).collect();
+            adamw::step(team, update, &ranges, theta, [m, v], gradient);
+        }
+        Rule::Muon => {
+            let (inner, rest): (Vec<_>, Vec<_>) = schema.tensors.iter().partition(|t| is_inner_matrix(t));
+            let ranges: Vec<_> = rest.into_iter().map(all).collect();
+            adamw::step(team, update, &ranges, theta, [&mut *m, v], gradient);
+            matrices(team, update, &inner, theta, m, gradient);
+        }
+        Rule::Sgd | Rule::RmsProp | Rule::Lion => {
+            for tensor in &schema.tensors {
+                let range = tensor.range();
+                let constants = Constants::of(update, tensor);
+                let (theta, g) = (&mut theta[range.clone()], &gradient[range.clone()]);
+                match rule {
+                    Rule::Sgd => constants.sgd(theta, &mut m[range], g),
+                    Rule::Lion => constants.lion(theta, &mut m[range], g),
+                    _ => constants.rms_prop(theta, &mut v[range], g),
                 }
             }
         }

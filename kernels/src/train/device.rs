@@ -2,17 +2,18 @@
 
 use super::known::{self, Unknown};
 use super::remote::RemoteTrainer;
-use super::session::open_session;
+use super::session::{device_rule, open_session};
 use super::{Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceError, DeviceInfo, Found};
+use crate::host::optimizer::Rule;
 use starling_gpu::{Batch, NO_MEMORY, Need, Opened, Session, Sizes, Ways};
 
 /// Memory of a device that compiled kernels, libraries and the batches' tokens take besides.
 const BESIDE: u64 = 512 << 20;
 
 /// Chooses the ways of a device; what it finds on the way is told.
-type Choose = fn(&Opened, &DeviceInfo, &ModelConfig, &mut Vec<String>) -> Result<Ways, DeviceError>;
+type Choose = fn(&Opened, &DeviceInfo, &ModelConfig, Rule, &mut Vec<String>) -> Result<Ways, DeviceError>;
 
 /// A trainer on the device. `told` is what was said before it.
 ///
@@ -36,7 +37,7 @@ pub fn open_untried(
     model: &ModelConfig,
     options: &TrainerOptions,
 ) -> Result<Box<dyn Trainer>, DeviceError> {
-    open(found, model, options, Vec::new(), |opened, info, model, _| {
+    open(found, model, options, Vec::new(), |opened, info, model, _, _| {
         opened.ways(&Sizes::from(model)).first().copied().ok_or_else(|| no_way(info))
     })
 }
@@ -49,11 +50,12 @@ fn open(
     choose: Choose,
 ) -> Result<Box<dyn Trainer>, DeviceError> {
     let info = found.info.clone();
+    device_rule(&info, options)?;
     check_toolkit(&found)?;
     let opened = Opened::new(found.device).map_err(|reason| failed(&info, reason))?;
     let sizes = Sizes::from(model);
     check_memory(&opened, &info, &sizes, options)?;
-    let ways = choose(&opened, &info, model, &mut told)?;
+    let ways = choose(&opened, &info, model, options.rule, &mut told)?;
     let (session, sequences) = session(&opened, &info, &sizes, options, ways)?;
     if sequences < options.batch {
         told.push(format!(
@@ -63,7 +65,7 @@ fn open(
         ));
     }
     told.push(format!("on {info} {}", session.ways()));
-    Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)))
+    Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)?))
 }
 
 fn failed(info: &DeviceInfo, reason: String) -> DeviceError {
@@ -139,11 +141,12 @@ fn true_ways(
     opened: &Opened,
     info: &DeviceInfo,
     model: &ModelConfig,
+    rule: Rule,
     told: &mut Vec<String>,
 ) -> Result<Ways, DeviceError> {
     let mut first = None;
     for ways in opened.ways(&Sizes::from(model)) {
-        match known::check(opened, model, ways) {
+        match known::check(opened, model, rule, ways) {
             Ok(()) => return Ok(ways),
             Err(Unknown::NoMemory) => {
                 return Err(DeviceError::Refused { device: info.to_string(), need: BESIDE >> 20 });
@@ -217,8 +220,9 @@ mod tests {
 
     #[test]
     fn a_step_is_divided_evenly() {
-        let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.0, 0.0);
-        let options = TrainerOptions { batch: 6, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip };
+        let (rule, beta1, beta2, eps, weight_decay, clip) = (Rule::AdamW, 0.9, 0.99, 1e-8, 0.0, 0.0);
+        let options =
+            TrainerOptions { batch: 6, accumulate: 2, threads: 1, rule, beta1, beta2, eps, weight_decay, clip };
         assert_eq!(divisions(&options).collect::<Vec<_>>(), [(6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]);
     }
 }

@@ -8,6 +8,7 @@ use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Traine
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
 use crate::host::adamw::{self, Update};
+use crate::host::optimizer;
 use crate::host::rope::Table;
 use crate::host::team::Team;
 use crate::model::{Model, Weights};
@@ -32,7 +33,7 @@ pub struct HostTrainer {
     moments: HostMoments,
 }
 
-/// AdamW's state, each moment flat, in the order of the schema.
+/// The optimizer's state, each moment flat, in the order of the schema.
 #[derive(Default)]
 struct HostMoments {
     step: u64,
@@ -135,8 +136,8 @@ impl HostTrainer {
     }
 
     fn update(&mut self, lr: f64, grad_norm: f64) -> Result<(), TrainError> {
-        let ranges: Vec<_> = self.schema.tensors.iter().map(|t| (t.range(), t.decays())).collect();
         let (context, options) = (self.context.clone(), &self.options);
+        let rule = options.rule;
         let update = Update {
             lr,
             beta1: options.beta1,
@@ -147,13 +148,14 @@ impl HostTrainer {
             step: self.moments.step + 1,
         };
         let mut moments = std::mem::take(&mut self.moments);
+        let schema = std::mem::replace(&mut self.schema, Schema { tensors: Vec::new() });
         let done = self.parameters_mut().map(|theta| {
             let gradient = context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
             let pair = [&mut moments.m[..], &mut moments.v[..]];
-            context.team.enter(|| adamw::step(&context.team, update, &ranges, theta, pair, &gradient));
+            context.team.enter(|| optimizer::step(rule, &context.team, update, &schema, theta, pair, &gradient));
             moments.step += 1;
         });
-        self.moments = moments;
+        (self.moments, self.schema) = (moments, schema);
         done
     }
 }

@@ -3,19 +3,22 @@
 //! Runtimes of devices log a kernel that does not compile, or memory that is not there, and go on with whatever is in
 //! their buffers.
 
+use super::batch::clip_scale;
 use super::host::HostTrainer;
 use super::remote::RemoteTrainer;
 use super::session::open_session;
 use super::{StepReport, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceInfo, DeviceKind};
+use crate::host::adamw::Update;
+use crate::host::optimizer::{Optimizer, Rule};
+use crate::host::team::Team;
 use crate::init::initial_parameters;
 use starling_gpu::{Batch, NO_MEMORY, Opened, Sizes, Ways};
 
 /// Tokens of a known sequence: several tiles of attention, the last one not full.
 const TOKENS: usize = 200;
 const SEQUENCES: usize = 2;
-const RATE: f64 = 0.5;
 
 /// The largest errors, relative to the CPU's numbers: of the loss, of all gradients together, and of one tensor's.
 struct Limits {
@@ -43,10 +46,19 @@ fn small(model: &ModelConfig) -> ModelConfig {
     }
 }
 
-/// Options under which a step is nearly linear in its gradient: `eps` outweighs the second moment's root.
-fn options() -> TrainerOptions {
+/// Options under which a step is nearly linear in its gradient: `eps` outweighs the second moment's root. Only Lion's
+/// is not.
+fn options(rule: Rule) -> TrainerOptions {
     let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 0.9, 0.1, 0.5);
-    TrainerOptions { batch: SEQUENCES, accumulate: 2, threads: 1, beta1, beta2, eps, weight_decay, clip }
+    TrainerOptions { batch: SEQUENCES, accumulate: 2, threads: 1, rule, beta1, beta2, eps, weight_decay, clip }
+}
+
+/// A rate with which a step moves the loss a little. Lion's steps are as long as the rate in each element.
+const fn rate(rule: Rule) -> f64 {
+    match rule {
+        Rule::Lion => 1e-3,
+        Rule::AdamW | Rule::Muon | Rule::Sgd | Rule::RmsProp => 0.5,
+    }
 }
 
 /// Tokens without a pattern that a wrong mask would not show in.
@@ -78,8 +90,8 @@ impl From<String> for Unknown {
 ///
 /// # Errors
 /// The step that the device left out or computed otherwise.
-pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unknown> {
-    let (small, options) = (small(model), options());
+pub fn check(opened: &Opened, model: &ModelConfig, rule: Rule, ways: Ways) -> Result<(), Unknown> {
+    let (small, options) = (small(model), options(rule));
     let sizes = Sizes::from(&small);
     let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways);
     let session = open_session(opened, &sizes, &batch, ways).map_err(|reason| match reason.contains(NO_MEMORY) {
@@ -89,8 +101,9 @@ pub fn check(opened: &Opened, model: &ModelConfig, ways: Ways) -> Result<(), Unk
     let info = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "known answers".into(), why: String::new() };
     let mut host = HostTrainer::new(info.clone(), &small, &options, Vec::new())?;
     let mut device = RemoteTrainer::new(info, &small, &options, SEQUENCES, session, Vec::new());
+    let device = device.as_mut().map_err(|error| error.to_string())?;
     let limits = if ways.bf16 { &BF16 } else { &F32 };
-    compare(&small, limits, &mut device, &mut host)?;
+    compare(&small, limits, &options, device, &mut host)?;
     Ok(())
 }
 
@@ -102,33 +115,52 @@ fn words(error: super::TrainError) -> String {
     }
 }
 
+/// The parameters after the first step of the CPU's optimizer from `start`.
+fn stepped(
+    model: &ModelConfig,
+    options: &TrainerOptions,
+    start: &[f32],
+    gradient: &[f32],
+    norm: f64,
+) -> Result<Vec<f32>, String> {
+    let TrainerOptions { rule, beta1, beta2, eps, weight_decay, clip, .. } = *options;
+    let (lr, gradient_scale) = (rate(rule), clip_scale(clip, norm));
+    let update = Update { lr, beta1, beta2, eps, weight_decay, gradient_scale, step: 1 };
+    let mut theta = start.to_vec();
+    let mut optimizer = Optimizer::new(rule, theta.len());
+    optimizer.step(&Team::new(1)?, update, &model.schema(), &mut theta, gradient);
+    Ok(theta)
+}
+
 fn compare(
     model: &ModelConfig,
     limits: &Limits,
+    options: &TrainerOptions,
     device: &mut dyn Trainer,
     host: &mut dyn Trainer,
 ) -> Result<(), String> {
     let start = initial_parameters(model, 1);
-    let tokens = tokens(model);
-    let mut vectors = [(); 4].map(|()| vec![f32::NAN; start.len()]);
-    let [their_gradient, our_gradient, theirs, ours] = &mut vectors;
+    let (tokens, rate) = (tokens(model), rate(options.rule));
+    let mut vectors = [(); 3].map(|()| vec![f32::NAN; start.len()]);
+    let [their_gradient, our_gradient, theirs] = &mut vectors;
     device.load(&start).map_err(words)?;
     host.load(&start).map_err(words)?;
     let report = device.gradient(&tokens, their_gradient).map_err(words)?;
     let known = host.gradient(&tokens, our_gradient).map_err(words)?;
     compare_reports("the first loss", limits, &report, &known)?;
     compare_vectors("gradients", model, limits, their_gradient, our_gradient)?;
-    device.step(&tokens, RATE).map_err(words)?;
-    host.step(&tokens, RATE).map_err(words)?;
+    device.step(&tokens, rate).map_err(words)?;
     device.read(theirs).map_err(words)?;
-    host.read(ours).map_err(words)?;
+    // By the device's gradient: a small difference may change the sign of an element, which is all that Lion takes.
+    let mut ours = stepped(model, options, &start, their_gradient, report.grad_norm)?;
+    host.load(&ours).map_err(words)?;
     for (theirs, (ours, start)) in theirs.iter_mut().zip(ours.iter_mut().zip(&start)) {
         *theirs -= start;
         *ours -= start;
     }
-    compare_vectors("an optimizer's step", model, limits, theirs, ours)?;
-    let report = device.step(&tokens, RATE).map_err(words)?;
-    let known = host.step(&tokens, RATE).map_err(words)?;
+    compare_vectors("an optimizer's step", model, limits, theirs, &ours)?;
+    let report = device.step(&tokens, rate).map_err(words)?;
+    let known = host.gradient(&tokens, our_gradient).map_err(words)?;
     compare_reports("the next loss", limits, &report, &known)
 }
 

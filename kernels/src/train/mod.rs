@@ -10,6 +10,7 @@ mod session;
 
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
+use crate::host::optimizer::Rule;
 use serde::{Deserialize, Serialize};
 
 pub use open::{OpenError, open_trainer, open_untried_trainer};
@@ -24,6 +25,8 @@ pub struct TrainerOptions {
     pub accumulate: usize,
     /// Threads of the CPU trainer; accelerators ignore it.
     pub threads: usize,
+    /// The inner optimizer. Accelerators refuse Muon.
+    pub rule: Rule,
     pub beta1: f64,
     pub beta2: f64,
     pub eps: f64,
@@ -89,12 +92,12 @@ pub struct StepReport {
     pub tokens: u64,
 }
 
-/// The state of AdamW without its numbers.
+/// The state of an optimizer without its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// Steps done; AdamW corrects the bias of young moments by it.
     pub step: u64,
-    /// Numbers of the first moment, and as many of the second.
+    /// Numbers of the first moment, and as many of the second; those of a moment that the rule lacks are zero.
     pub elements: usize,
 }
 
@@ -136,7 +139,7 @@ pub trait Trainer: Send {
         &[]
     }
 
-    /// Replaces the parameters; AdamW's moments stay.
+    /// Replaces the parameters; the optimizer's moments stay.
     fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError>;
 
     /// Copies the parameters out.
@@ -145,7 +148,7 @@ pub trait Trainer: Send {
     /// Goes on with another weight decay and another largest norm of a gradient, from the next step on.
     fn amend(&mut self, weight_decay: f64, clip: f64);
 
-    /// One AdamW step over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
+    /// One step of the optimizer over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
 
     /// Instead of a step: writes the mean gradient over as many sequences into `out`, unclipped, in the order of the
@@ -158,17 +161,17 @@ pub trait Trainer: Send {
     /// Logits of the token that follows `tokens`, of which there are 1 to `seq_len`.
     fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError>;
 
-    /// The number of AdamW's steps, and the size of its moments.
+    /// The number of the optimizer's steps, and the size of its moments.
     fn moments(&self) -> Moments;
 
-    /// Hands out AdamW's numbers: all of the first moment, then all of the second, in the order of the schema, in
+    /// Hands out the moments: all of the first moment, then all of the second, in the order of the schema, in
     /// pieces of at most 1 MiB, so that there is never a second copy of them.
     fn read_moments(&mut self, take: &mut TakePiece) -> Result<(), TrainError>;
 
-    /// Replaces AdamW's state by numbers in the order of [`Trainer::read_moments`], which it asks for in pieces of at
-    /// most 1 MiB.
+    /// Replaces the optimizer's state by numbers in the order of [`Trainer::read_moments`], which it asks for in pieces
+    /// of at most 1 MiB.
     ///
     /// # Errors
-    /// `Length`: nothing has changed. After any other error AdamW begins anew: no steps, moments of zero.
+    /// `Length`: nothing has changed. After any other error the optimizer begins anew: no steps, moments of zero.
     fn write_moments(&mut self, moments: Moments, give: &mut GivePiece) -> Result<(), TrainError>;
 }

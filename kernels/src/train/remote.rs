@@ -1,11 +1,11 @@
 //! Training on a device: checks of inputs, and what the device did not do said in words.
 
 use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences};
-use super::session::asked;
+use super::session::{asked, device_rule};
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
-use crate::device::DeviceInfo;
-use starling_gpu::{Moment, Report, Session, Update};
+use crate::device::{DeviceError, DeviceInfo};
+use starling_gpu::{Moment, Report, Rule, Session, Update};
 
 /// A trainer on a device.
 pub struct RemoteTrainer {
@@ -13,6 +13,8 @@ pub struct RemoteTrainer {
     config: ModelConfig,
     /// The run's batch, of which the device may have a part at once.
     options: TrainerOptions,
+    /// The run's rule.
+    rule: Rule,
     /// Sequences on the device at once.
     sequences: usize,
     session: Box<dyn Session>,
@@ -23,6 +25,9 @@ pub struct RemoteTrainer {
 
 impl RemoteTrainer {
     /// A trainer of an open session, which holds parameters and moments of zero and takes `sequences` at once.
+    ///
+    /// # Errors
+    /// The device has no such optimizer.
     pub fn new(
         info: DeviceInfo,
         config: &ModelConfig,
@@ -30,9 +35,11 @@ impl RemoteTrainer {
         sequences: usize,
         session: Box<dyn Session>,
         told: Vec<String>,
-    ) -> Self {
+    ) -> Result<Self, DeviceError> {
         let elements = config.schema().elements();
-        Self { info, config: config.clone(), options: options.clone(), sequences, session, told, elements, step: 0 }
+        let rule = device_rule(&info, options)?;
+        let (config, options) = (config.clone(), options.clone());
+        Ok(Self { info, config, options, rule, sequences, session, told, elements, step: 0 })
     }
 
     /// The device's words as an error.
@@ -91,7 +98,7 @@ impl Trainer for RemoteTrainer {
         check_rate(lr)?;
         let batch = self.batch(tokens)?;
         let TrainerOptions { beta1, beta2, eps, weight_decay, clip, .. } = self.options;
-        let update = Update { lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
+        let update = Update { rule: self.rule, lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
         let report = self.on_device(|session| session.step(&batch.inputs, &batch.targets, &update))?;
         let stepped = self.report(report)?;
         if !report.applied {

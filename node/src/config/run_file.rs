@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file::{self, ConfigError};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::TrainerOptions;
+use starling_kernels::host::optimizer::Rule;
 use starling_protocol::Digest;
 use starling_protocol::limits::JOIN_PATIENCE_MAX;
 use starling_protocol::run::{Budget, DataSpec, InnerSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
@@ -387,6 +388,7 @@ pub fn trainer_options(inner: &InnerSpec, threads: usize) -> TrainerOptions {
         batch: inner.batch as usize,
         accumulate: inner.accumulate as usize,
         threads,
+        rule: Rule::AdamW,
         beta1: inner.beta1,
         beta2: inner.beta2,
         eps: inner.eps,

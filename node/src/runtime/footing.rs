@@ -6,6 +6,7 @@ use super::null::NullTrainer;
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};
+use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{DeviceChoice, ModelConfig, OpenError, Trainer, TrainerOptions};
 use starling_protocol::run::RunSpec;
 use starling_protocol::wire;
@@ -65,8 +66,8 @@ pub fn open_trainer(
 /// Opens what the choice means with the smallest model, of which one step takes next to nothing; 0 threads = all cores.
 pub fn open_smallest(choice: &DeviceChoice, threads: usize) -> Result<Box<dyn Trainer>, OpenError> {
     let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
-    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 1e-8, 0.01, 1.0);
-    let options = TrainerOptions { batch: 1, accumulate: 1, threads, beta1, beta2, eps, weight_decay, clip };
+    let (rule, beta1, beta2, eps, weight_decay, clip) = (Rule::AdamW, 0.9, 0.99, 1e-8, 0.01, 1.0);
+    let options = TrainerOptions { batch: 1, accumulate: 1, threads, rule, beta1, beta2, eps, weight_decay, clip };
     let smallest = ModelConfig::preset_names().next().and_then(ModelConfig::preset);
     starling_kernels::open_trainer(choice, &smallest.expect("there are presets"), &options)
 }

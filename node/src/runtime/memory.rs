@@ -176,6 +176,7 @@ fn mixing(parameters: u64, sync: &SyncSpec) -> u64 {
 mod tests {
     use super::*;
     use crate::runtime::sample_test;
+    use starling_kernels::host::optimizer::Rule;
     use starling_protocol::gossip::GossipSpec;
     use starling_protocol::run::{Codec, EngineKind, SyncMode};
 
@@ -184,6 +185,7 @@ mod tests {
             batch: 1,
             accumulate: 1,
             threads: 1,
+            rule: Rule::AdamW,
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,

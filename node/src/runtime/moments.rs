@@ -61,6 +61,7 @@ fn next_piece(file: &mut Option<PrivateReader>, piece: &mut [f32]) -> anyhow::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_kernels::host::optimizer::Rule;
     use starling_kernels::{DeviceChoice, ModelConfig, TrainerOptions, initial_parameters, open_trainer};
     use starling_store::StoreOptions;
     use std::path::Path;
@@ -86,6 +87,7 @@ mod tests {
             batch: 1,
             accumulate: 1,
             threads: 1,
+            rule: Rule::AdamW,
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,

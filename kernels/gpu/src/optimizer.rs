@@ -1,7 +1,10 @@
-//! AdamW (Loshchilov and Hutter, arXiv 1711.05101) over the flat vectors, in one launch.
+//! Optimizers over the flat vectors, in one launch each, with the formulas of the CPU's and in their order.
+//!
+//! Weight decay is apart from the gradient in all of them.
 
 use crate::grid::{array, dim, line, units};
 use crate::launches::count;
+use crate::session::Update;
 use crate::total::{LOSS, NORM};
 use cubecl::Runtime;
 use cubecl::prelude::*;
@@ -16,26 +19,29 @@ pub const REPORT: usize = 4;
 /// Bits of a float's exponent: all of them are set in infinities and NaN, and in nothing else.
 const EXPONENT: u32 = 0x7f80_0000;
 
-/// One step's constants.
-#[derive(Clone, Copy, Debug)]
-pub struct Update {
-    pub lr: f64,
-    pub beta1: f64,
-    pub beta2: f64,
-    pub eps: f64,
-    pub weight_decay: f64,
-    /// Largest norm of the gradient that is applied as it is; larger ones are scaled down to it. 0: no limit.
-    pub clip: f64,
-    /// Number of this step, from 1: corrects the bias of the moments.
-    pub step: u64,
-    /// Weight decay applies to the elements before this index. It is a multiple of 4.
-    pub decayed: usize,
+/// An optimizer that is one pass over the vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// Loshchilov and Hutter, arXiv 1711.05101.
+    #[default]
+    AdamW,
+    /// Momentum `beta1`.
+    Sgd,
+    /// Mean square with `beta2`, without a correction of its bias.
+    RmsProp,
+    /// Chen et al., arXiv 2302.06675.
+    Lion,
+}
+
+#[cfg(test)]
+impl Rule {
+    pub const ALL: [Self; 4] = [Self::AdamW, Self::Sgd, Self::RmsProp, Self::Lion];
 }
 
 /// The flat vectors, all of one length, in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<'a> {
-    /// f32 each.
+    /// f32 each. A moment that the rule does not have is neither read nor written.
     pub master: &'a Handle,
     pub m: &'a Handle,
     pub v: &'a Handle,
@@ -43,6 +49,8 @@ pub struct Vectors<'a> {
     /// `A`; receives the new parameters. None if the products read the master.
     pub copy: Option<&'a Handle>,
     pub len: usize,
+    /// Weight decay applies to the elements before this index. It is a multiple of 4.
+    pub decayed: usize,
 }
 
 /// Updates parameters and moments, if loss and norm in `report` (f32, at least [`REPORT`] elements) are finite; else
@@ -50,16 +58,20 @@ pub struct Vectors<'a> {
 pub fn step<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     vectors: Vectors<'_>,
-    update: Update,
+    update: &Update,
     report: &Handle,
     tally: &Handle,
 ) {
-    let Vectors { master, m, v, gradient, copy, len } = vectors;
-    let n = line(size_of::<f32>(), &[len, update.decayed]);
+    let Vectors { master, m, v, gradient, copy, len, decayed } = vectors;
+    let n = line(size_of::<f32>(), &[len, decayed]);
     let exponent = i32::try_from(update.step).unwrap_or(i32::MAX);
+    let rate = match update.rule {
+        Rule::AdamW => update.lr / (1.0 - update.beta1.powi(exponent)),
+        Rule::Sgd | Rule::RmsProp | Rule::Lion => update.lr,
+    };
     // SAFETY: the kernel tests its indices against the length.
     unsafe {
-        adamw_apply::launch_unchecked::<A, R>(
+        apply::launch_unchecked::<A, R>(
             client,
             units(client, len / n),
             dim(),
@@ -75,16 +87,17 @@ pub fn step<R: Runtime, A: Float>(
                 update.beta2 as f32,
                 (1.0 - update.beta1) as f32,
                 (1.0 - update.beta2) as f32,
-                (update.lr / (1.0 - update.beta1.powi(exponent))) as f32,
+                rate as f32,
                 (1.0 / (1.0 - update.beta2.powi(exponent)).sqrt()) as f32,
                 (1.0 - update.lr * update.weight_decay) as f32,
                 update.eps as f32,
                 update.clip as f32,
                 update.step as f32,
-                update.decayed / n,
+                decayed / n,
                 len / n,
             ),
             array(tally, 1),
+            update.rule,
         );
     }
 }
@@ -108,7 +121,7 @@ struct Factors {
 
 /// All units take the same decision: nobody writes the slots of the report that they read.
 #[cube(launch_unchecked)]
-fn adamw_apply<A: Float, N: Size>(
+fn apply<A: Float, N: Size>(
     master: &mut Array<Vector<f32, N>>,
     m: &mut Array<Vector<f32, N>>,
     v: &mut Array<Vector<f32, N>>,
@@ -117,6 +130,7 @@ fn adamw_apply<A: Float, N: Size>(
     report: &mut Array<f32>,
     factors: &Factors,
     tally: &mut Array<Atomic<u32>>,
+    #[comptime] rule: Rule,
 ) {
     count(tally);
     let norm = report[NORM];
@@ -132,18 +146,64 @@ fn adamw_apply<A: Float, N: Size>(
         }
         let keep = select(ABSOLUTE_POS < factors.decayed, factors.keep, 1.0f32);
         let g = gradient[ABSOLUTE_POS] * Vector::new(scale);
-        let first = Vector::new(factors.beta1) * m[ABSOLUTE_POS] + Vector::new(factors.c1) * g;
-        let second = Vector::new(factors.beta2) * v[ABSOLUTE_POS] + Vector::new(factors.c2) * g * g;
-        let below = second.sqrt() * Vector::new(factors.root) + Vector::new(factors.eps);
-        let theta = master[ABSOLUTE_POS] * Vector::new(keep) - Vector::new(factors.rate) * first / below;
-        m[ABSOLUTE_POS] = first;
-        v[ABSOLUTE_POS] = second;
+        let moved = if comptime!(rule == Rule::AdamW) {
+            adamw::<N>(m, v, g, factors)
+        } else if comptime!(rule == Rule::Sgd) {
+            sgd::<N>(m, g, factors)
+        } else if comptime!(rule == Rule::RmsProp) {
+            rms_prop::<N>(v, g, factors)
+        } else {
+            lion::<N>(m, g, factors)
+        };
+        let theta = master[ABSOLUTE_POS] * Vector::new(keep) - moved;
         master[ABSOLUTE_POS] = theta;
         #[comptime]
         if let ComptimeOption::Some(copy) = copy {
             copy[ABSOLUTE_POS] = Vector::cast_from(theta);
         }
     }
+}
+
+/// The amount that AdamW takes from the parameters; writes both moments.
+#[cube]
+fn adamw<N: Size>(
+    m: &mut Array<Vector<f32, N>>,
+    v: &mut Array<Vector<f32, N>>,
+    g: Vector<f32, N>,
+    factors: &Factors,
+) -> Vector<f32, N> {
+    let first = Vector::new(factors.beta1) * m[ABSOLUTE_POS] + Vector::new(factors.c1) * g;
+    let second = Vector::new(factors.beta2) * v[ABSOLUTE_POS] + Vector::new(factors.c2) * g * g;
+    m[ABSOLUTE_POS] = first;
+    v[ABSOLUTE_POS] = second;
+    Vector::new(factors.rate) * first / (second.sqrt() * Vector::new(factors.root) + Vector::new(factors.eps))
+}
+
+/// The amount that SGD with momentum takes from the parameters; writes the first moment.
+#[cube]
+fn sgd<N: Size>(m: &mut Array<Vector<f32, N>>, g: Vector<f32, N>, factors: &Factors) -> Vector<f32, N> {
+    let first = Vector::new(factors.beta1) * m[ABSOLUTE_POS] + g;
+    m[ABSOLUTE_POS] = first;
+    Vector::new(factors.rate) * first
+}
+
+/// The amount that RMSprop takes from the parameters; writes the second moment.
+#[cube]
+fn rms_prop<N: Size>(v: &mut Array<Vector<f32, N>>, g: Vector<f32, N>, factors: &Factors) -> Vector<f32, N> {
+    let second = Vector::new(factors.beta2) * v[ABSOLUTE_POS] + Vector::new(factors.c2) * g * g;
+    v[ABSOLUTE_POS] = second;
+    Vector::new(factors.rate) * g / (second.sqrt() + Vector::new(factors.eps))
+}
+
+/// The amount that Lion takes from the parameters; writes the first moment. The sign of zero is zero, so that padding
+/// stays.
+#[cube]
+fn lion<N: Size>(m: &mut Array<Vector<f32, N>>, g: Vector<f32, N>, factors: &Factors) -> Vector<f32, N> {
+    let before = m[ABSOLUTE_POS];
+    let ahead = Vector::new(factors.beta1) * before + Vector::new(factors.c1) * g;
+    m[ABSOLUTE_POS] = Vector::new(factors.beta2) * before + Vector::new(factors.c2) * g;
+    let (zero, rate) = (Vector::new(0.0f32), Vector::new(factors.rate));
+    select_many(ahead.greater_than(zero), rate, zero) - select_many(ahead.less_than(zero), rate, zero)
 }
 
 /// By the bits, since a device may assume that there are no NaN.
