@@ -1,6 +1,6 @@
 //! Compiles every kernel for CUDA, in bf16. Needs NVRTC and a driver, which may be a stub; results are not looked at.
 
-use crate::session::Update;
+use crate::optimizer::Update;
 use crate::{cross_entropy, embed, fill, norm, optimizer, rope, swiglu, total};
 use cubecl::Runtime;
 use cubecl::cuda::{CudaDevice, CudaRuntime};

@@ -1,6 +1,6 @@
 //! The operations with activations of 16 bits. Adapters have f16 rather than bf16, so this stands for both.
 
-use crate::session::Update;
+use crate::optimizer::Update;
 use crate::trial::{Trial, close, noise};
 use crate::{cross_entropy, embed, norm, optimizer, rope, swiglu};
 use cubecl::prelude::*;

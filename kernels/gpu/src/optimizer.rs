@@ -4,7 +4,6 @@
 
 use crate::grid::{array, dim, line, units};
 use crate::launches::count;
-use crate::session::Update;
 use crate::total::{LOSS, NORM};
 use cubecl::Runtime;
 use cubecl::prelude::*;
@@ -31,6 +30,21 @@ pub enum Rule {
     RmsProp,
     /// Chen et al., arXiv 2302.06675.
     Lion,
+}
+
+/// Constants of one optimizer step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update {
+    pub rule: Rule,
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    /// Largest global norm of a gradient that is applied as it is; larger ones are scaled down to it. 0: no limit.
+    pub clip: f64,
+    /// Number of this step, from 1: corrects the bias of the moments.
+    pub step: u64,
 }
 
 #[cfg(test)]

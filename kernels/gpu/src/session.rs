@@ -1,22 +1,7 @@
 //! A model on a device, behind one interface for all runtimes and precisions.
 
 use crate::buffers::Need;
-use crate::optimizer::Rule;
-
-/// Constants of one optimizer step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Update {
-    pub rule: Rule,
-    pub lr: f64,
-    pub beta1: f64,
-    pub beta2: f64,
-    pub eps: f64,
-    pub weight_decay: f64,
-    /// Largest global norm of a gradient that is applied as it is; larger ones are scaled down to it. 0: no limit.
-    pub clip: f64,
-    /// Number of this step, from 1: corrects the bias of the moments.
-    pub step: u64,
-}
+use crate::optimizer::Update;
 
 /// The outcome of one step, as the device told it.
 #[derive(Clone, Copy, Debug, PartialEq)]

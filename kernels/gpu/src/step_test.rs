@@ -1,7 +1,7 @@
 //! Tests of the optimizers against double precision.
 
+use crate::optimizer::Update;
 use crate::optimizer::{APPLIED, REPORT, Rule, STEP, Vectors, step};
-use crate::session::Update;
 use crate::trial::{Trial, close, noise};
 use proptest::prelude::*;
 
