@@ -44,7 +44,7 @@ fn run(
     (after, trial.read(&copy), trial.read(&report))
 }
 
-/// What a rule takes from a parameter of gradient `g`; it changes its moments.
+/// The length that a rule takes from a parameter of gradient `g`; it changes its moments.
 fn way(update: &Update, [m, v]: [&mut f64; 2], g: f64) -> f64 {
     let Update { lr, beta1, beta2, eps, .. } = *update;
     let exponent = i32::try_from(update.step).unwrap();

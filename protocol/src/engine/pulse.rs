@@ -1,4 +1,4 @@
-//! What a member tells of itself and of its neighbours, for those that hear it through others only.
+//! A member's words on itself and on its neighbours, for those that hear it through others only.
 
 use super::ctx::Ctx;
 use super::liveness::fault;

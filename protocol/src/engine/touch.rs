@@ -45,7 +45,7 @@ impl Ctx {
         })
     }
 
-    /// Whether nothing was heard of a peer for too long. Of a member that is heard through others its neighbours may say
+    /// Whether nothing was heard of a peer for too long. The neighbours of a member that is heard through others may say
     /// that it is there: then only the one that passed its words on is gone.
     pub fn is_unheard(&self, id: &NodeId, peer: &Peer) -> bool {
         self.is_silent(peer) && !(self.touch(id) == Touch::Passed && self.is_vouched_for(id))
