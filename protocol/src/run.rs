@@ -73,10 +73,11 @@ pub struct DataSpec {
     pub tokenizer: Digest,
 }
 
-/// AdamW with clipping, warm-up and cosine decay. Each member has its own between two records; with
-/// [`SyncMode::EveryStep`] all share one.
+/// The inner optimizer with clipping, warm-up and cosine decay. Each member has its own between two records; with
+/// [`SyncMode::EveryStep`] all share one AdamW.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InnerSpec {
+    pub optimizer: Optimizer,
     /// Inner steps a round (H). With fragments, each fragment is averaged once in as many rounds as there are
     /// fragments.
     pub steps: u32,
@@ -95,6 +96,31 @@ pub struct InnerSpec {
     /// Global gradient norm; 0 = no clipping.
     pub clip: f64,
 }
+
+/// The inner optimizer. What it computes is its trainer's: nodes need not agree on its bits, but every contribution to
+/// an average should be of one kind. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Optimizer {
+    /// Loshchilov and Hutter, arXiv 1711.05101.
+    AdamW = 1,
+    /// Muon (Jordan et al. 2024) on the matrices of the layers, AdamW on the rest.
+    Muon = 2,
+    /// Gradient descent with the momentum `beta1`.
+    Sgd = 3,
+    /// Mean square with `beta2`, without a correction of its bias.
+    RmsProp = 4,
+    /// Chen et al., arXiv 2302.06675.
+    Lion = 5,
+}
+
+numbered!(Optimizer, "inner optimizer", {
+    AdamW = "adamw",
+    Muon = "muon",
+    Sgd = "sgd",
+    RmsProp = "rmsprop",
+    Lion = "lion",
+});
 
 /// The outer optimizer: Nesterov on the averaged pseudo-gradient (DiLoCo, arXiv 2311.08105, algorithm 1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -232,6 +258,7 @@ impl RunSpec {
             ("model.beginning", beginning),
             ("data.manifest", data.manifest.to_string()),
             ("data.tokenizer", data.tokenizer.to_string()),
+            ("inner.optimizer", inner.optimizer.to_string()),
             ("inner.steps", inner.steps.to_string()),
             ("inner.batch", inner.batch.to_string()),
             ("inner.accumulate", inner.accumulate.to_string()),

@@ -11,7 +11,7 @@ use crate::path::Link;
 use crate::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, JoinSpec, Minority, ModelSpec,
-    OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
+    Optimizer, OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::{Digest, NodeId, Signer, certificate, wire};
 
@@ -38,6 +38,7 @@ pub fn spec() -> RunSpec {
         },
         data: DataSpec { manifest: Digest([0xd1; 32]), tokenizer: Digest([0xd2; 32]) },
         inner: InnerSpec {
+            optimizer: Optimizer::AdamW,
             steps: 30,
             batch: 8,
             accumulate: 1,

@@ -9,6 +9,7 @@ from wire import B32, F64, U32, U64, ZERO, Bool, BytesOf, ListOf, OneOf, Opt, Re
 
 BF16, INT8, INT4, TOPK = 1, 2, 3, 4
 ROUNDS, EVERY_STEP = 1, 2
+ADAMW = 1
 LIST, TICKET = 2, 3
 CHUNK = 32_768
 
@@ -50,6 +51,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Inner:
+    optimizer: Annotated[int, OneOf(1, 5)]
     steps: U32
     batch: U32
     accumulate: U32
@@ -235,7 +237,7 @@ def ranges(spec: RunSpec) -> list[tuple[str, bool]]:
 def fits_task(spec: RunSpec, task: Task) -> bool:
     """§2.8.7"""
     counts = 1 <= task.learned <= task.parameters <= 2**36 and task.samples <= 2**48 and task.weight >= 1
-    lease = spec.sync.mode == ROUNDS and spec.inner.steps * spec.unit <= 2**22
+    lease = spec.sync.mode == ROUNDS and spec.inner.optimizer == ADAMW and spec.inner.steps * spec.unit <= 2**22
     named = task.schema != ZERO and spec.beginning is not None
     return counts and lease and named and (spec.model, spec.data.tokenizer) == OF_TASK
 
@@ -252,7 +254,7 @@ def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:
     ]
     if s.mode == EVERY_STEP:
         alone = (s.fragments, s.overlap, s.mixing, s.pairs) == (1, 0, 0, None)
-        single = spec.outer == Outer((Rate(1, 1.0),), 0.0) and spec.inner.steps == 1
+        single = spec.outer == Outer((Rate(1, 1.0),), 0.0) and spec.inner.steps == 1 and spec.inner.optimizer == ADAMW
         rows.append(("what mode every-step fixes", alone and single))
     if s.codec.number == TOPK:
         rows.append(("the budget of top-k", spec.rounds_max() >= -(-20 * 4096 // s.codec.k) * s.fragments))

@@ -12,7 +12,7 @@ use starling_kernels::{DeviceChoice, ModelConfig, TrainerOptions, initial_parame
 use starling_protocol::gossip;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::{self, adamw::AdamW};
-use starling_protocol::run::{InnerSpec, ModelSpec, SyncMode};
+use starling_protocol::run::{InnerSpec, ModelSpec, Optimizer, SyncMode};
 use starling_protocol::update::{self, Fragments};
 
 /// Steps until the inner rate is at its peak; then a cosine goes down to a twentieth.
@@ -252,6 +252,7 @@ fn flip(model: &ModelConfig, number: usize, theta: &mut [f32]) -> Result<()> {
 fn specs(setting: &Setting) -> (InnerSpec, ModelSpec) {
     let (options, model): (&TrainerOptions, &ModelConfig) = (&setting.options, &setting.model);
     let inner = InnerSpec {
+        optimizer: Optimizer::AdamW,
         steps: 1,
         batch: options.batch as u32,
         accumulate: options.accumulate as u32,

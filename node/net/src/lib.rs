@@ -56,13 +56,13 @@ use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/6");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/7");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/6");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/7");
 /// The exchange of a pair of members between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/6");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/7");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/6");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/7");
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,7 @@ pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
         task: spec.task.as_ref().map(TaskTable::of).unwrap_or_default(),
         data: DataTable { mode: private.then_some(DataMode::Private), ..data },
         inner: InnerTable {
+            optimizer: Some(inner.optimizer),
             steps: Some(inner.steps),
             batch: inner.batch,
             accumulate: inner.accumulate,

@@ -15,11 +15,14 @@ use starling_kernels::TrainerOptions;
 use starling_kernels::host::optimizer::Rule;
 use starling_protocol::Digest;
 use starling_protocol::limits::JOIN_PATIENCE_MAX;
-use starling_protocol::run::{Budget, DataSpec, InnerSpec, OuterSpec, Problem, RunError, RunSpec, SyncMode};
+use starling_protocol::run::{Budget, DataSpec, InnerSpec, Optimizer, OuterSpec, Problem, RunError, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
 
 /// Inner steps of a round.
 const STEPS_DEFAULT: u32 = 30;
+/// Members by which a budget of tokens is counted in rounds. Rather too many: momentum that has no time to settle costs
+/// more than momentum that is missing (`docs/learning.md`).
+const MEMBERS_EXPECTED: u64 = 4;
 /// Examples of keys that must be there.
 const EXAMPLES: [(&str, &str); 1] =
     [("name", "`name = \"my-run\"`, with a name of your own, above all tables: 1 to 64 of a-z, 0-9 and -")];
@@ -144,10 +147,13 @@ impl Default for DataTable {
     }
 }
 
-/// `[inner]`: AdamW on each node, or on the mean gradient where every step is averaged.
+/// `[inner]`: the optimizer of each node, or AdamW on the mean gradient where every step is averaged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InnerTable {
+    /// Left out: AdamW.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<Optimizer>,
     /// Left out: 30, or 1 where every step is averaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
@@ -166,6 +172,7 @@ pub struct InnerTable {
 impl Default for InnerTable {
     fn default() -> Self {
         Self {
+            optimizer: None,
             steps: None,
             batch: 8,
             accumulate: 1,
@@ -280,13 +287,14 @@ impl RunFile {
             Some(_) => self.of_external()?,
             None => (self.model.spec(tokenizer_vocab)?, data),
         };
-        let spec = RunSpec {
+        let mut spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
             creator,
             model,
             data,
             inner: InnerSpec {
+                optimizer: self.inner.optimizer.unwrap_or(Optimizer::AdamW),
                 steps,
                 batch: self.inner.batch,
                 accumulate: self.inner.accumulate,
@@ -299,8 +307,7 @@ impl RunFile {
                 weight_decay: self.inner.weight_decay,
                 clip: self.inner.clip,
             },
-            // Each fragment steps in its share of the rounds.
-            outer: self.outer.spec(sync.mode, self.budget.rounds.div_ceil(u64::from(sync.fragments.max(1))))?,
+            outer: OuterSpec::unused(),
             sync,
             partition: self.partition.spec()?,
             admission: self.admission.spec()?,
@@ -309,6 +316,9 @@ impl RunFile {
             beginning: self.model.begins_with()?,
             task,
         };
+        // Each fragment steps in its share of the rounds.
+        let steps = outer_rounds(&spec).div_ceil(u64::from(spec.sync.fragments.max(1)));
+        spec.outer = self.outer.spec(spec.sync.mode, steps)?;
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)
     }
@@ -373,6 +383,14 @@ impl OuterTable {
     }
 }
 
+/// The rounds of a run as far as its budget tells; 0 = without an end.
+fn outer_rounds(spec: &RunSpec) -> u64 {
+    let Budget { rounds, tokens } = spec.budget;
+    let tokens_a_round = spec.inner.samples(spec.inner.steps).saturating_mul(spec.sample_weight().into()).max(1);
+    let by_tokens = tokens.div_ceil(tokens_a_round.saturating_mul(MEMBERS_EXPECTED));
+    [rounds, by_tokens].into_iter().filter(|rounds| *rounds > 0).min().unwrap_or(0)
+}
+
 /// `bytes`, or a tokenizer file.
 pub fn tokenizer_choice(name: &str) -> TokenizerChoice {
     match name {
@@ -388,12 +406,23 @@ pub fn trainer_options(inner: &InnerSpec, threads: usize) -> TrainerOptions {
         batch: inner.batch as usize,
         accumulate: inner.accumulate as usize,
         threads,
-        rule: Rule::AdamW,
+        rule: rule(inner.optimizer),
         beta1: inner.beta1,
         beta2: inner.beta2,
         eps: inner.eps,
         weight_decay: inner.weight_decay,
         clip: inner.clip,
+    }
+}
+
+/// An inner optimizer as `kernels` calls it.
+fn rule(optimizer: Optimizer) -> Rule {
+    match optimizer {
+        Optimizer::AdamW => Rule::AdamW,
+        Optimizer::Muon => Rule::Muon,
+        Optimizer::Sgd => Rule::Sgd,
+        Optimizer::RmsProp => Rule::RmsProp,
+        Optimizer::Lion => Rule::Lion,
     }
 }
 

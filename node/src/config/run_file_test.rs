@@ -98,3 +98,35 @@ fn values_out_of_range_are_named_by_the_keys_of_the_file() {
     assert!(!both.contains("_ms"), "{both}");
     assert!(said("[join]\npatience_s = 4294967295").contains("join.patience_s = 4294967295: give at most an hour"));
 }
+
+#[test]
+fn momentum_follows_from_the_rounds_that_the_budget_has() {
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    let momentum = |tables: &str| {
+        let file: RunFile = toml::from_str(&format!("name = \"a\"\n{tables}")).expect("it parses");
+        file.spec(data(), 256).expect("a run").outer.momentum
+    };
+    // A round of four nodes has 4 x 10 x 8 x 128 tokens.
+    let with = |budget: &str| momentum(&format!("[model]\nseq_len = 128\n[inner]\nsteps = 10\n[budget]\n{budget}"));
+    assert_eq!(with("rounds = 0"), 0.9);
+    assert_eq!([with("rounds = 199"), with("rounds = 200"), with("rounds = 500")], [0.3, 0.6, 0.9]);
+    assert_eq!([199, 200, 500].map(|rounds| with(&format!("tokens = {}", rounds * 40_960))), [0.3, 0.6, 0.9]);
+    assert_eq!(with("rounds = 1000\ntokens = 40960"), 0.3, "the end that comes first");
+    let fragments = "[inner]\nsteps = 10\n[budget]\nrounds = 500\n[sync]\nfragments = 2\n";
+    assert_eq!(
+        momentum(&format!("[model]\npreset = \"1m\"\n{fragments}")),
+        0.6,
+        "a fragment steps in every other round"
+    );
+}
+
+#[test]
+fn each_inner_optimizer_has_its_name_in_run_files_and_trainers() {
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    for optimizer in Optimizer::ALL {
+        let file: RunFile =
+            toml::from_str(&format!("name = \"a\"\n[inner]\noptimizer = \"{optimizer}\"\n")).expect("it parses");
+        let spec = file.spec(data(), 256).expect("a run");
+        assert_eq!((spec.inner.optimizer, trainer_options(&spec.inner, 1).rule.name()), (*optimizer, optimizer.name()));
+    }
+}

@@ -32,8 +32,8 @@ mod opening;
 
 pub use opening::open_checkpoint;
 
-/// Raised with every incompatible change, of records as well; 1 knew no amendments, and 2 no cells.
-const FORMAT: u32 = 3;
+/// Raised with every incompatible change, of records as well; 1 knew no amendments, 2 no cells, and 3 no inner optimizer.
+const FORMAT: u32 = 4;
 const MANIFEST: &str = "manifest.json";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.starling";

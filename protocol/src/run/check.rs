@@ -1,6 +1,6 @@
 //! Bounds of a run's values, each with its reason.
 
-use super::{AdmissionMode, Codec, DataSpec, EngineKind, ModelSpec, OuterSpec, RunSpec, SyncMode, SyncSpec};
+use super::{AdmissionMode, Codec, DataSpec, EngineKind, ModelSpec, Optimizer, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::Digest;
 use crate::codec::topk::TOPK_BLOCK;
 use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
@@ -122,6 +122,8 @@ impl RunSpec {
         let samples = self.inner.samples(self.inner.steps);
         let must = format!("at most {LEASE_SAMPLES_MAX} (steps x batch x accumulate) with an external task");
         check.holds(samples <= LEASE_SAMPLES_MAX, "inner.steps", format!("{samples} samples a round"), must);
+        let must = "left out with task.kind = \"external\": a trainer has an optimizer of its own".to_owned();
+        check.holds(self.inner.optimizer == Optimizer::AdamW, "inner.optimizer", self.inner.optimizer, must);
     }
 
     fn check_inner(&self, check: &mut Check) {
@@ -178,6 +180,9 @@ impl RunSpec {
                         average"
                     .to_owned();
             check.holds(self.outer == OuterSpec::unused(), "outer", "set", must);
+            let must = "\"adamw\" with sync.mode = \"every-step\": all nodes apply one step there, with the same bits";
+            let optimizer = self.inner.optimizer;
+            check.holds(optimizer == Optimizer::AdamW, "inner.optimizer", optimizer, must.to_owned());
         }
         let must = format!(
             "\"owners\" with sync.codec = \"{}\": a ring would encode each sum anew at every hop, and lose more at each",

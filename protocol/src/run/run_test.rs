@@ -119,6 +119,11 @@ fn every_step_has_one_step_and_no_outer_optimizer() {
     assert_eq!(every_step(1, OuterSpec::unused()), [""; 0]);
     assert_eq!(every_step(2, OuterSpec::unused()), ["inner.steps"]);
     assert_eq!(every_step(1, spec().outer), ["outer"]);
+    let muon = keys(|s| {
+        (s.sync.mode, s.inner.steps, s.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
+        s.inner.optimizer = Optimizer::Muon;
+    });
+    assert_eq!(muon, ["inner.optimizer"]);
     let mut spec = spec();
     (spec.sync.mode, spec.inner.steps) = (SyncMode::EveryStep, 2);
     let said = spec.validate().unwrap_err().to_string();
@@ -241,6 +246,7 @@ fn a_task_has_bounds_and_no_model_beside_it() {
     assert_eq!(keys(|_, t| t.samples = (1 << 48) + 1), ["task.samples"]);
     assert_eq!(keys(|_, t| t.weight = 0), ["task.weight"]);
     assert_eq!(keys(|s, _| (s.inner.batch, s.inner.steps) = (1 << 16, 65)), ["inner.steps"]);
+    assert_eq!(keys(|s, _| s.inner.optimizer = Optimizer::Lion), ["inner.optimizer"]);
     let every_step = keys(|s, _| {
         (s.sync.mode, s.inner.steps, s.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
     });
