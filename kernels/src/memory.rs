@@ -1,6 +1,7 @@
 //! The memory that a trainer takes, estimated before it takes it.
 
 use crate::config::ModelConfig;
+use crate::host::optimizer::Rule;
 use crate::ops::flex::block_rows;
 use crate::train::TrainerOptions;
 
@@ -12,13 +13,15 @@ pub struct MemoryEstimate {
     pub gradients: u64,
     /// The optimizer's two moments.
     pub moments: u64,
+    /// The copies that the optimizer makes in its step.
+    pub copies: u64,
     /// The values between the inputs and the loss of one micro-batch, and the buffers of its passes.
     pub activations: u64,
 }
 
 impl MemoryEstimate {
     pub fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.moments + self.activations
+        self.parameters + self.gradients + self.moments + self.copies + self.activations
     }
 }
 
@@ -33,8 +36,19 @@ pub fn memory_estimate(model: &ModelConfig, options: &TrainerOptions) -> MemoryE
         parameters,
         gradients: parameters,
         moments: 2 * parameters,
+        copies: size(copies(model, options)),
         activations: size(activations(model, options)),
     }
+}
+
+/// Copies of the optimizer in floats: of each matrix that a thread makes orthogonal (`host/muon.rs`).
+fn copies(model: &ModelConfig, options: &TrainerOptions) -> u64 {
+    if options.rule != Rule::Muon {
+        return 0;
+    }
+    let n = |x: usize| x as u64;
+    let (short, long) = (n(model.d_model.min(model.ffn)), n(model.d_model.max(model.ffn)));
+    n(options.threads) * (2 * short * long + 2 * short * short)
 }
 
 /// Activations in floats; see [`memory_estimate`].
@@ -61,7 +75,6 @@ fn activations(model: &ModelConfig, options: &TrainerOptions) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::optimizer::Rule;
 
     #[test]
     fn grows_as_it_should() {
@@ -82,6 +95,9 @@ mod tests {
         assert_eq!(one.total(), 4 * one.parameters + one.activations);
         let two = memory_estimate(&model, &TrainerOptions { batch: 8, ..options.clone() });
         assert!(two.activations > one.activations * 3 / 2 && two.activations < one.activations * 21 / 10);
-        assert_eq!(memory_estimate(&model, &TrainerOptions { accumulate: 9, ..options }), one);
+        assert_eq!(memory_estimate(&model, &TrainerOptions { accumulate: 9, ..options.clone() }), one);
+        let muon = memory_estimate(&model, &TrainerOptions { rule: Rule::Muon, ..options });
+        let (d, ffn) = (model.d_model as u64, model.ffn as u64);
+        assert_eq!(muon.total() - one.total(), 4 * 2 * (2 * d * ffn + 2 * d * d), "of two threads");
     }
 }

@@ -23,8 +23,9 @@ pub struct Arguments {
     /// :overlap=2, :mixing=0.5, :gossip=10 (members meet every 10 steps). Rounds: :steps=40 (of a round), :grow=1..30
     /// or :grow=1..30..5 (rounds grow over the first quarter, and shrink over the last). Optimizers:
     /// :outer=RATE,MOMENTUM, :corrected=10 (these are for rounds of 10 steps, and are corrected for others),
-    /// :inner=adamw|muon|sgd|rmsprop|lion, :lr=, :wd= (weight decay), :batch=, :members=. :null rounds one initial
-    /// parameter otherwise. Repeat for several; all have the same tokens, and the others are compared with the first
+    /// :moments=3 (the members' moments are averaged each 3rd round), :inner=adamw|muon|sgd|rmsprop|lion, :lr=, :wd=
+    /// (weight decay), :batch=, :members=. :null rounds one initial parameter otherwise. Repeat for several; all have
+    /// the same tokens, and the others are compared with the first
     #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
     pub cases: Vec<Case>,
     #[arg(long, default_value = "0.1m")]

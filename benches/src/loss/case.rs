@@ -10,7 +10,7 @@ use starling_protocol::run::{Codec, EngineKind, SyncMode};
 const COUNT_MAX: usize = 1 << 20;
 /// The keys that words may have.
 const KEYS: &str =
-    "fragments, overlap, mixing, steps, gossip, outer, corrected, lr, wd, batch, members, inner, grow, null";
+    "fragments, overlap, mixing, steps, gossip, outer, corrected, moments, lr, wd, batch, members, inner, grow, null";
 
 /// An engine, a codec and the settings that differ from the other cases'.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +27,9 @@ pub struct Case {
     pub outer: Option<(f64, f64)>,
     /// Inner steps of the rounds that rate and momentum are for; rounds of other lengths have theirs corrected.
     pub corrected: Option<usize>,
+    /// Rounds after which the members' moments of the inner optimizer are averaged, each time (DES-LOC, arXiv
+    /// 2505.22549).
+    pub moments: Option<usize>,
     pub lr: Option<f64>,
     pub weight_decay: Option<f64>,
     pub batch: Option<usize>,
@@ -51,6 +54,7 @@ impl Case {
             inner: Rule::AdamW,
             outer: None,
             corrected: None,
+            moments: None,
             lr: None,
             weight_decay: None,
             batch: None,
@@ -93,6 +97,7 @@ impl Case {
                 self.outer = Some((number("outer's rate", rate, "above 0", |x| x > 0.0)?, momentum));
             }
             "corrected" => self.corrected = Some(count(key, value)?),
+            "moments" => self.moments = Some(count(key, value)?),
             "lr" => self.lr = Some(number(key, value, "above 0", |x| x > 0.0)?),
             "wd" => self.weight_decay = Some(number(key, value, "of at least 0", |x| x >= 0.0)?),
             "batch" => self.batch = Some(count(key, value)?),
@@ -122,6 +127,10 @@ impl Case {
             (
                 self.corrected.is_some() && (self.streams() || !in_rounds),
                 "corrected goes with whole rounds: without fragments, overlap, mixing and every-step",
+            ),
+            (
+                self.moments.is_some() && (self.streams() || !in_rounds),
+                "moments goes with whole rounds: without fragments, overlap, mixing and every-step",
             ),
             (self.grow.is_some() && self.steps.is_some(), "grow and steps both say how long rounds are: give one"),
             (
@@ -165,6 +174,7 @@ impl std::fmt::Display for Case {
         }
         let words = [
             (" corrected", self.corrected.map(|x| x.to_string())),
+            (" moments", self.moments.map(|x| x.to_string())),
             (" members", self.members.map(|x| x.to_string())),
             (" batch", self.batch.map(|x| x.to_string())),
             (" lr", self.lr.map(|x| x.to_string())),
@@ -238,7 +248,7 @@ mod tests {
         assert_eq!((streaming.fragments, streaming.overlap, streaming.mixing), (4, 2, 0.5));
         assert_eq!(case("int8:owners:steps=40:gossip=10").gossip, Some(GossipSpec::every(10)));
         assert_eq!(case("bf16:ring:wd=0").weight_decay, Some(0.0));
-        assert_eq!(case("bf16:ring:corrected=28").to_string(), "bf16 ring corrected 28");
+        assert_eq!(case("bf16:ring:corrected=28:moments=3").to_string(), "bf16 ring corrected 28 moments 3");
     }
 
     #[test]
@@ -280,6 +290,8 @@ mod tests {
             ("bf16:ring:gossip=5:overlap=2", "gossip goes with whole rounds"),
             ("bf16:ring:mixing=2", "mixing=2: must be a number from 0 to 1"),
             ("bf16:ring:corrected=10:every-step", "corrected goes with whole rounds"),
+            ("bf16:ring:moments=0", "moments=0: must be a whole number from 1"),
+            ("bf16:ring:moments=3:every-step", "moments goes with whole rounds"),
             ("int4:ring", "not for rings"),
         ] {
             let refused = text.parse::<Case>().unwrap_err();

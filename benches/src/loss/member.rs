@@ -92,6 +92,26 @@ impl Member {
         Ok(())
     }
 
+    /// Adds this share of both moments of the optimizer, one behind the other.
+    pub fn add_moments(&mut self, share: f32, sum: &mut [f32]) -> Result<()> {
+        let mut at = 0;
+        Ok(self.trainer.read_moments(&mut |piece| {
+            sum[at..].iter_mut().zip(piece).for_each(|(sum, moment)| *sum += share * moment);
+            at += piece.len();
+            Ok(())
+        })?)
+    }
+
+    /// Replaces both moments of the optimizer.
+    pub fn set_moments(&mut self, moments: &[f32]) -> Result<()> {
+        let (now, mut at) = (self.trainer.moments(), 0);
+        Ok(self.trainer.write_moments(now, &mut |piece| {
+            piece.copy_from_slice(&moments[at..at + piece.len()]);
+            at += piece.len();
+            Ok(())
+        })?)
+    }
+
     /// Nats per token of held-out sequences.
     pub fn evaluate(&mut self, tokens: &[u32]) -> Result<f64> {
         let (nats, count) = self.trainer.evaluate(tokens)?;

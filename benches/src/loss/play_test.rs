@@ -68,6 +68,16 @@ fn every_way_to_train_learns() {
 }
 
 #[test]
+fn moments_are_shared_after_so_many_rounds() {
+    // Four rounds of two members: the moments that the fourth leaves behind are nobody's.
+    let (own, never, thirds) = (loss("bf16:ring"), loss("bf16:ring:moments=4"), loss("bf16:ring:moments=3"));
+    assert_eq!(own, never);
+    assert!(own != thirds && (own / thirds - 1.0).abs() < 0.05, "{own}, {thirds}");
+    // The mean of one member's is its own.
+    assert_eq!(loss("bf16:ring:members=1"), loss("bf16:ring:members=1:moments=1"));
+}
+
+#[test]
 fn one_machine_and_every_step_go_the_same_way() {
     let (one, two) = (loss("bf16:ring:every-step:members=1:batch=4"), loss("bf16:ring:every-step"));
     assert!((one / two - 1.0).abs() < 0.01, "{one}, {two}: both take the same steps but for the codec");

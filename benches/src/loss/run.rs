@@ -145,7 +145,19 @@ impl<'a> Run<'a> {
             None => outer::nesterov(theta, moments, &mean, rate, momentum),
         };
         ensure!(sound, Diverged);
+        if self.setting.case.moments.is_some_and(|rounds| (round + 1).is_multiple_of(rounds)) {
+            self.share_moments(who)?;
+        }
         Ok(())
+    }
+
+    /// Gives these members the mean of their moments. Nobody's count of steps changes.
+    fn share_moments(&mut self, who: &[usize]) -> Result<()> {
+        let mut mean = vec![0.0; 2 * self.theta.len()];
+        for member in who {
+            self.members[*member].add_moments(1.0 / who.len() as f32, &mut mean)?;
+        }
+        who.iter().try_for_each(|member| self.members[*member].set_moments(&mean))
     }
 
     /// A round of a streaming case: members keep parameters of their own, and one fragment is averaged. Each member

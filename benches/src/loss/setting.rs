@@ -108,12 +108,14 @@ impl Setting {
             SyncMode::EveryStep => "none".to_owned(),
         };
         let gossip = case.gossip.map_or(0, |gossip| gossip.steps);
+        // Rows from before there was such a case keep their keys.
+        let moments = case.moments.map(|rounds| format!(" moments {rounds}")).unwrap_or_default();
         let parts = [
             format!("{} {} {}", case.codec, case.engine, case.mode),
             format!("fragments {} overlap {} mixing {} gossip {gossip}", case.fragments, case.overlap, case.mixing),
             format!("{} seq {} members {} batch {}", self.preset, model.seq_len, self.members, options.batch),
             format!("inner {} lr {} wd {}", case.inner, self.lr, options.weight_decay),
-            format!("outer {outer} corrected {}", case.corrected.unwrap_or(0)),
+            format!("outer {outer} corrected {}{moments}", case.corrected.unwrap_or(0)),
             format!("{} tokens {} points {}", self.plan, self.tokens(), self.points),
             format!("null {} text {text} numerics {NUMERICS}", case.null),
         ];

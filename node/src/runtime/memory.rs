@@ -80,7 +80,7 @@ impl MemoryNeed {
         let (trainer, activations) = match trains {
             Trains::Here => {
                 let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
-                (estimate.parameters + estimate.gradients + estimate.moments, estimate.activations)
+                (estimate.parameters + estimate.gradients + estimate.moments + estimate.copies, estimate.activations)
             }
             // All of it is on the device. Parameters on their way there or back are here once more.
             Trains::OnADevice => (4 * model.parameters(), 0),

@@ -64,6 +64,10 @@ enum Command {
         /// Settings (default: those that configs/lab/compare/default.toml lists)
         #[arg(value_name = "COMPARE.toml")]
         file: Option<PathBuf>,
+        /// Text to train on (default: Starling's documents, which change with its commits; `bench-loss --make-text` makes
+        /// one that does not)
+        #[arg(long, value_name = "FILE")]
+        text: Option<PathBuf>,
         /// Folder for the results
         #[arg(long, value_name = "DIR", default_value = "out/lab")]
         out: PathBuf,
@@ -142,11 +146,11 @@ fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
                 Request { paths: Vec::new(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: true };
             Ok(ExitCode::from(u8::from(!sweep::run(file, &request)?)))
         }
-        Command::Compare { file, out, bin_dir } => {
+        Command::Compare { file, text, out, bin_dir } => {
             let bin_dir = bin_dir.clone().map_or_else(built_binaries, Ok)?;
             rights::acquire()?;
             let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-            Ok(ExitCode::from(u8::from(!compare::run(file.as_deref(), out, &bin_dir, &python)?)))
+            Ok(ExitCode::from(u8::from(!compare::run((file.as_deref(), text.as_deref()), out, &bin_dir, &python)?)))
         }
         Command::Poke { socket, fault } => {
             let (ok, answer) = control::ask(socket, fault)?;

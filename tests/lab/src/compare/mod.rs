@@ -28,8 +28,14 @@ const FOUND: &str = "compare.json";
 ///
 /// # Errors
 /// If the settings are wrong, a program is missing, Starling's nodes do not begin, or a folder cannot be written.
-pub fn run(file: Option<&Path>, out: &Path, bin_dir: &Path, python: &str) -> anyhow::Result<bool> {
-    let settings = file.map_or_else(|| Ok(Settings::default()), Settings::load)?;
+pub fn run(
+    (file, text): (Option<&Path>, Option<&Path>),
+    out: &Path,
+    bin_dir: &Path,
+    python: &str,
+) -> anyhow::Result<bool> {
+    let mut settings = file.map_or_else(|| Ok(Settings::default()), Settings::load)?;
+    settings.text = text.map(Path::to_path_buf).or(settings.text);
     run::programs_there(bin_dir, &[])?;
     let folder = out.join("compare");
     run::empty(&folder, FOUND)?;

@@ -140,13 +140,15 @@ impl Game<'_> {
     }
 
     fn start_starling(&mut self, bin_dir: &Path) -> anyhow::Result<()> {
-        let (folder, nodes) = (self.place.folder, self.place.settings.nodes);
+        let (folder, settings, nodes) = (self.place.folder, self.place.settings, self.place.settings.nodes);
         let put = |name: &str, text: String| {
             std::fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))
         };
-        put("text.txt", crate::stage::mixed_text())?;
+        match &settings.text {
+            Some(text) => link(text, &folder.join("text.txt"))?,
+            None => put("text.txt", crate::stage::mixed_text())?,
+        }
         put("run.toml", run_file(self.place))?;
-        let settings = self.place.settings;
         let every = settings.starling.validate_every;
         put("node.toml", format!("validate_every = {every}\nvalidate_sequences = {}\n", settings.validate_sequences))?;
         let mut command = Command::new(bin_dir.join("starling-bootstrap"));
@@ -335,6 +337,12 @@ fn kill(system: System, member: &mut Process) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     member.kill();
+}
+
+/// Gives a user's text the name by which the run file has it.
+fn link(text: &Path, name: &Path) -> anyhow::Result<()> {
+    let text = text.canonicalize().with_context(|| format!("cannot read {}, the text of --text", text.display()))?;
+    std::os::unix::fs::symlink(&text, name).with_context(|| format!("cannot write {}", name.display()))
 }
 
 /// The run file of Starling's nodes.

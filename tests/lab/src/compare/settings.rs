@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 use starling_bootstrap::config_file::{self, nearest};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The systems that Starling can be compared with, by their names in files.
 pub const RIVALS: [&str; 2] = ["ddp", "hivemind"];
@@ -27,6 +27,9 @@ pub struct Settings {
     pub after_kill_s: f64,
     /// Held-out sequences of a validation.
     pub validate_sequences: usize,
+    /// A text file; none: Starling's documents, which change with its commits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<PathBuf>,
     /// Training threads of each process.
     pub threads: usize,
     pub rivals: Vec<String>,
@@ -115,7 +118,8 @@ impl Default for Settings {
             target: 2.0,
             limit_s: 400.0,
             after_kill_s: 45.0,
-            validate_sequences: 64,
+            validate_sequences: 512,
+            text: None,
             threads: 1,
             rivals: RIVALS.map(String::from).into(),
             model: Model::default(),
