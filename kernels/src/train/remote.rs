@@ -1,6 +1,6 @@
 //! Training on a device: checks of inputs, and what the device did not do said in words.
 
-use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences};
+use super::batch::{Batch, check_batches, check_length, check_prompt, check_rate, check_sequences};
 use super::session::{asked, device_rule};
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
@@ -49,19 +49,17 @@ impl RemoteTrainer {
 
     /// Inputs and targets of one step.
     fn batch(&self, tokens: &[u32]) -> Result<Batch, TrainError> {
-        let sequences = self.options.batch * self.options.accumulate;
-        check_sequences(tokens, &self.config, Some(sequences))?;
+        check_batches(tokens, &self.config, self.options.batch * self.options.accumulate)?;
         Ok(Batch::of(tokens, self.config.seq_len))
     }
 
-    /// A step's report, unless its numbers are not finite.
-    fn report(&self, report: Report) -> Result<StepReport, TrainError> {
+    /// The report of a step over so many tokens, unless its numbers are not finite.
+    fn report(&self, report: Report, tokens: usize) -> Result<StepReport, TrainError> {
         let Report { loss, norm: grad_norm, .. } = report;
         if !(loss.is_finite() && grad_norm.is_finite()) {
             return Err(TrainError::NotFinite { step: self.step + 1, loss, grad_norm });
         }
-        let tokens = (self.options.batch * self.options.accumulate * self.config.seq_len) as u64;
-        Ok(StepReport { loss, grad_norm, tokens })
+        Ok(StepReport { loss, grad_norm, tokens: tokens as u64 })
     }
 }
 
@@ -100,7 +98,7 @@ impl Trainer for RemoteTrainer {
         let TrainerOptions { beta1, beta2, eps, weight_decay, clip, .. } = self.options;
         let update = Update { rule: self.rule, lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
         let report = self.on_device(|session| session.step(&batch.inputs, &batch.targets, &update))?;
-        let stepped = self.report(report)?;
+        let stepped = self.report(report, batch.inputs.len())?;
         if !report.applied {
             let reason = "its optimizer left out a step whose numbers are finite".into();
             return Err(TrainError::Device { device: self.info.to_string(), reason });
@@ -113,11 +111,11 @@ impl Trainer for RemoteTrainer {
         check_length("a gradient", out.len(), self.elements)?;
         let batch = self.batch(tokens)?;
         let report = self.on_device(|session| session.gradient(&batch.inputs, &batch.targets, out))?;
-        self.report(report)
+        self.report(report, batch.inputs.len())
     }
 
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {
-        check_sequences(tokens, &self.config, None)?;
+        check_sequences(tokens, &self.config)?;
         let (length, sequences) = (self.config.seq_len, self.sequences);
         let nats = self.on_device(|session| {
             let mut nats = 0.0;
