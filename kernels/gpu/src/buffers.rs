@@ -1,5 +1,7 @@
 //! The memory of a trainer on a device: every buffer, set aside once.
 
+use crate::muon::{self, Plan};
+use crate::optimizer::Rule;
 use crate::products::{self, Add, Form, Output, Product};
 use crate::sizes::{ALIGN, Layout, Sizes};
 use crate::ways::Ways;
@@ -16,15 +18,17 @@ pub struct Batch {
     pub activation: usize,
     /// Bytes that products need beside their operands.
     pub products: usize,
+    /// The optimizer, which may need memory of its own.
+    pub rule: Rule,
 }
 
 impl Batch {
-    /// The batch of a way: `sequences` at once, in so many parts of a step.
-    pub fn new(sizes: &Sizes, sequences: usize, parts: usize, ways: Ways) -> Self {
+    /// The batch of a way: `sequences` at once, in so many parts of a step of an optimizer.
+    pub fn new(sizes: &Sizes, sequences: usize, parts: usize, ways: Ways, rule: Rule) -> Self {
         let activation = if ways.bf16 { 2 } else { 4 };
         let rows = sequences * sizes.tokens;
         let shapes = step_products(sizes, rows);
-        Self { sequences, parts, activation, products: products::scratch(&shapes, ways.cublas) }
+        Self { sequences, parts, activation, products: products::scratch(&shapes, ways.cublas), rule }
     }
 
     /// Places of a part's losses: its rows, padded.
@@ -56,9 +60,17 @@ pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
     let add = || Add::Into;
     let shapes = all.flat_map(|(rows, out, width)| {
         [
-            Product { form: Form::Forward, m: rows, n: out, k: width, output: Output::Activation, add: add() },
-            Product { form: Form::Input, m: rows, n: width, k: out, output: Output::Activation, add: add() },
-            Product { form: Form::Weight, m: out, n: width, k: rows, output: Output::Float, add: add() },
+            Product {
+                form: Form::Forward,
+                count: 1,
+                m: rows,
+                n: out,
+                k: width,
+                output: Output::Activation,
+                add: add(),
+            },
+            Product { form: Form::Input, count: 1, m: rows, n: width, k: out, output: Output::Activation, add: add() },
+            Product { form: Form::Weight, count: 1, m: out, n: width, k: rows, output: Output::Float, add: add() },
         ]
     });
     shapes.collect()
@@ -122,6 +134,8 @@ pub struct Buffers<T> {
     /// Partial sums of the gradient's norm and the loss.
     pub partials: T,
     pub products: T,
+    /// Scratch of Muon's step, where that is the optimizer.
+    pub muon: Option<muon::Scratch<T>>,
     /// Cosines and sines of the rotary embedding: f32 `[tokens, head_dim / 2]`.
     pub cos: T,
     pub sin: T,
@@ -189,6 +203,8 @@ impl<T> Buffers<T> {
         let dlogits = take((batch.activation * chunk * sizes.vocab) as u64);
         let weights = (batch.activation != 4).then(|| take((batch.activation * layout.device) as u64));
         let products = take(batch.products.max(4) as u64);
+        let muon = batch.rule == Rule::Muon;
+        let muon = muon.then(|| muon::Scratch::of(&Plan::of(&layout), batch.activation, take));
         Self {
             master,
             gradient,
@@ -210,6 +226,7 @@ impl<T> Buffers<T> {
             segments,
             partials,
             products,
+            muon,
             cos,
             sin,
         }

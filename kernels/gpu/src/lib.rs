@@ -20,6 +20,8 @@ mod grid;
 mod launches;
 mod machine;
 mod measure;
+mod muon;
+mod muon_kernel;
 mod norm;
 mod norm_kernel;
 mod opened;

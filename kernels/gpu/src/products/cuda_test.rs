@@ -66,7 +66,7 @@ fn case(
         for (add, expected_terms) in [(Add::None, 0.0), (Add::Into, 1.0), (Add::From(term), 0.0)] {
             let of_term = matches!(add, Add::From(_));
             let before = download(client, kind, &d);
-            let product = Product { form, m, n, k, output, add };
+            let product = Product { form, count: 1, m, n, k, output, add };
             let scratch = client.empty(super::scratch(std::slice::from_ref(&product), true).max(4));
             products.run(client, &product, &left, &right, &d, &scratch, &tally).expect("a run");
             products.check().expect("no failure");
@@ -87,7 +87,7 @@ fn computes(client: &Client) -> bool {
     let portable = Products::<CudaRuntime>::open_portable(Precision::F32);
     let ones = client.create_from_slice(bytemuck::cast_slice(&[1.0f32; 64]));
     let tally = client.create_from_slice(&[0; 4]);
-    let product = Product { form: Form::Input, m: 1, n: 1, k: 1, output: Output::Float, add: Add::Into };
+    let product = Product { form: Form::Input, count: 1, m: 1, n: 1, k: 1, output: Output::Float, add: Add::Into };
     let d = client.create_from_slice(&[0; 4]);
     portable.run(client, &product, &ones, &ones, &d, &client.empty(4), &tally).expect("a run");
     let counted = client.read_one(tally).expect("a healthy device");
@@ -131,7 +131,7 @@ fn portable_products_compile() {
         let [a, b, d, scratch] = [m * k * 2, n * k * 2, m * n * 4, m * n * 4].map(|bytes| client.empty(bytes));
         for output in [Output::Activation, Output::Float] {
             for add in [Add::None, Add::Into, Add::From(scratch.clone())] {
-                let product = Product { form, m, n, k, output, add };
+                let product = Product { form, count: 1, m, n, k, output, add };
                 portable.run(&client, &product, &a, &b, &d, &scratch, &tally).expect("a run");
             }
         }
