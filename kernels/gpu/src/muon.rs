@@ -64,6 +64,11 @@ pub struct Plan {
 
 impl Plan {
     pub fn of(layout: &Layout) -> Self {
+        Self::within(layout, SCRATCH)
+    }
+
+    /// The passes that take so many elements of scratch, unless one matrix takes more.
+    fn within(layout: &Layout, scratch: usize) -> Self {
         let mut shapes: BTreeMap<[usize; 2], Vec<u32>> = BTreeMap::new();
         for matrix in layout.inner_matrices() {
             shapes.entry([matrix.rows, matrix.width]).or_default().push(matrix.device as u32);
@@ -72,7 +77,7 @@ impl Plan {
         for ([rows, cols], all) in shapes {
             let one = 2 * (rows * cols + rows.min(cols).pow(2));
             // As many in each pass as in the others, so that scratch is no larger than it has to be.
-            let least = all.len().div_ceil((SCRATCH / one).max(1));
+            let least = all.len().div_ceil((scratch / one).max(1));
             for some in all.chunks(all.len().div_ceil(least)) {
                 let sizes: Vec<usize> = some.iter().map(|start| *start as usize).chain([rows * cols]).collect();
                 let line = line(size_of::<f32>(), &sizes);
@@ -267,3 +272,7 @@ fn constants<R: Runtime>(pass: &Pass, update: &Update) -> ConstantsLaunch<R> {
     let rate = update.lr as f32 * SIZE * (pass.rows.max(pass.cols) as f32).sqrt();
     ConstantsLaunch::new(rate, (1.0 - update.lr * update.weight_decay) as f32, update.clip as f32)
 }
+
+#[cfg(test)]
+#[path = "muon_test.rs"]
+mod tests;
