@@ -22,7 +22,7 @@ use std::ops::Range;
 const ITERATIONS: usize = 5;
 /// The step's root mean square beside that of an AdamW step (Liu et al., arXiv 2502.16982).
 const SIZE: f32 = 0.2;
-/// Elements of scratch, unless one matrix takes more: 256 MiB in bf16.
+/// Elements of scratch that a pass takes, unless one matrix takes more: 256 MiB in bf16.
 const SCRATCH: usize = 1 << 27;
 
 /// Matrices of one shape that are stepped at once.
@@ -94,7 +94,8 @@ impl Plan {
     }
 }
 
-/// Memory of a step beside the vectors, for the largest pass; of `count` matrices each, and of activations' type `A`.
+/// Memory of a step beside the vectors. Each buffer is for the pass that needs most of it, of `count` matrices with
+/// elements of activations' type `A`.
 #[derive(Debug)]
 pub struct Scratch<T> {
     /// The matrices on their way to be orthogonal: A `[count, rows, cols]`.
@@ -135,8 +136,8 @@ pub struct Muon<'a, R: Runtime> {
 }
 
 impl<R: Runtime> Muon<'_, R> {
-    /// Updates parameters and moments, as [`optimizer::step`] does, which steps what Muon leaves. The second moment of the
-    /// matrices is neither read nor written.
+    /// Updates parameters and moments, as [`optimizer::step`] does, which steps what Muon leaves. The second moment of
+    /// the matrices is neither read nor written.
     ///
     /// # Errors
     /// Those of the products.

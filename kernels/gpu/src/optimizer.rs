@@ -72,8 +72,8 @@ pub struct Vectors<'a> {
 }
 
 /// Updates parameters and moments, if loss and norm in `report` (f32, at least [`REPORT`] elements) are finite; else
-/// nothing but the report changes. Writes [`APPLIED`] and [`STEP`] of the report. One launch. Of Muon this is the part that
-/// is AdamW's.
+/// nothing but the report changes. Writes [`APPLIED`] and [`STEP`] of the report. One launch. Of Muon this is the part
+/// that is AdamW's.
 pub fn step<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     vectors: Vectors<'_>,

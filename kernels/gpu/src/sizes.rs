@@ -122,8 +122,8 @@ impl Layout {
         std::iter::once(self.embed).chain(layers).chain([self.norm]).chain(last).collect()
     }
 
-    /// The matrices of the layers one by one, as Muon takes them: queries, keys, values, the attention's output, gate, up
-    /// and down.
+    /// The matrices of the layers one by one, as Muon takes them: queries, keys, values, the attention's output, gate,
+    /// up and down.
     pub fn inner_matrices(&self) -> Vec<Weight> {
         let layers = self.layers.iter().flat_map(|layer| {
             let Layer { qkv, out, gate_up, down, .. } = layer;

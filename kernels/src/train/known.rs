@@ -31,7 +31,7 @@ const BF16: Limits = Limits { loss: 4e-3, all: 2e-2, one: 8e-2 };
 const F32: Limits = Limits { loss: 1e-4, all: 1e-3, one: 5e-3 };
 /// A step of Muon in bf16: rounding turns directions in which a gradient is next to nothing, and Muon makes all of them
 /// of one length.
-const MUON: Limits = Limits { all: 0.3, one: 0.4, ..BF16 };
+const MUON: Limits = Limits { all: 0.1, one: 0.2, ..BF16 };
 
 /// A small model with the heads of `model`, so that the same kernels run.
 fn small(model: &ModelConfig) -> ModelConfig {
