@@ -13,7 +13,7 @@ use crate::record::Span;
 const SLOWEST_PART: u32 = 8;
 /// A member is never leased more than so many times a round's steps. What its own word says about its speed weighs no
 /// more in the average than this.
-const FASTEST_PART: u32 = 4;
+pub const FASTEST_PART: u32 = 4;
 
 /// The positions that are left to lease: spans that came back unused, and all from the cursor on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ pub struct TrainerOptions {
     pub accumulate: usize,
     /// Threads of the CPU trainer; accelerators ignore it.
     pub threads: usize,
-    /// The inner optimizer. Accelerators refuse Muon.
+    /// The inner optimizer.
     pub rule: Rule,
     pub beta1: f64,
     pub beta2: f64,

@@ -1,11 +1,11 @@
 //! Training on a device: checks of inputs, and what the device did not do said in words.
 
 use super::batch::{Batch, check_batches, check_length, check_prompt, check_rate, check_sequences};
-use super::session::{asked, device_rule};
+use super::session::asked;
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
-use crate::device::{DeviceError, DeviceInfo};
-use starling_gpu::{Moment, Report, Rule, Session, Update};
+use crate::device::DeviceInfo;
+use starling_gpu::{Moment, Report, Session, Update};
 
 /// A trainer on a device.
 pub struct RemoteTrainer {
@@ -13,8 +13,6 @@ pub struct RemoteTrainer {
     config: ModelConfig,
     /// The run's batch, of which the device may have a part at once.
     options: TrainerOptions,
-    /// The run's rule.
-    rule: Rule,
     /// Sequences on the device at once.
     sequences: usize,
     session: Box<dyn Session>,
@@ -25,9 +23,6 @@ pub struct RemoteTrainer {
 
 impl RemoteTrainer {
     /// A trainer of an open session, which holds parameters and moments of zero and takes `sequences` at once.
-    ///
-    /// # Errors
-    /// The device has no such optimizer.
     pub fn new(
         info: DeviceInfo,
         config: &ModelConfig,
@@ -35,11 +30,10 @@ impl RemoteTrainer {
         sequences: usize,
         session: Box<dyn Session>,
         told: Vec<String>,
-    ) -> Result<Self, DeviceError> {
+    ) -> Self {
         let elements = config.schema().elements();
-        let rule = device_rule(&info, options)?;
         let (config, options) = (config.clone(), options.clone());
-        Ok(Self { info, config, options, rule, sequences, session, told, elements, step: 0 })
+        Self { info, config, options, sequences, session, told, elements, step: 0 }
     }
 
     /// The device's words as an error.
@@ -95,8 +89,8 @@ impl Trainer for RemoteTrainer {
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         check_rate(lr)?;
         let batch = self.batch(tokens)?;
-        let TrainerOptions { beta1, beta2, eps, weight_decay, clip, .. } = self.options;
-        let update = Update { rule: self.rule, lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
+        let TrainerOptions { rule, beta1, beta2, eps, weight_decay, clip, .. } = self.options;
+        let update = Update { rule: rule.into(), lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
         let report = self.on_device(|session| session.step(&batch.inputs, &batch.targets, &update))?;
         let stepped = self.report(report, batch.inputs.len())?;
         if !report.applied {

@@ -5,6 +5,9 @@ use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
 use std::ops::Range;
 
+// Trainers take every step that a lease can have.
+const _: () = assert!(lease::FASTEST_PART as usize <= starling_kernels::BATCHES_MAX);
+
 /// A lease as the steps of a round divide it.
 pub struct Division {
     lease: Span,
