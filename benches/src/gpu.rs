@@ -38,11 +38,22 @@ struct Work {
     /// Tokens of a sequence
     #[arg(long)]
     seq: usize,
+    /// The inner optimizer
+    #[arg(long, default_value_t = Rule::AdamW)]
+    inner: Rule,
 }
 
 impl Work {
     fn model(&self) -> Result<ModelConfig> {
         Ok(ModelConfig { seq_len: self.seq, ..model(&self.preset)? })
+    }
+
+    /// A trainer whose answers nobody has compared, and what it told.
+    fn untried(&self, device: DeviceChoice, model: &ModelConfig) -> Result<Box<dyn Trainer>> {
+        let options = TrainerOptions { rule: self.inner, ..options(self.batch) };
+        let trainer = open_untried_trainer(&device, model, &options)?;
+        println!("{}", json!({"told": trainer.told()}));
+        Ok(trainer)
     }
 }
 
@@ -111,17 +122,10 @@ fn mark(section: &str) -> Result<()> {
     Ok(file.write_all(format!("MARK {section}\n").as_bytes())?)
 }
 
-/// A trainer whose answers nobody has compared, and what it told.
-fn untried(device: DeviceChoice, model: &ModelConfig, batch: usize) -> Result<Box<dyn Trainer>> {
-    let trainer = open_untried_trainer(&device, model, &options(batch))?;
-    println!("{}", json!({"told": trainer.told()}));
-    Ok(trainer)
-}
-
 fn counts(device: DeviceChoice, work: &Work) -> Result<()> {
     let (model, sequences) = (work.model()?, work.batch);
     mark("open")?;
-    let mut trainer = untried(device, &model, sequences)?;
+    let mut trainer = work.untried(device, &model)?;
     mark("load")?;
     if let Err(why) = trainer.load(&vec![0.01; model.schema().elements()]) {
         println!("{}", json!({"load": why.to_string()}));
@@ -139,8 +143,7 @@ fn counts(device: DeviceChoice, work: &Work) -> Result<()> {
 
 /// Keeps a trainer open, with its memory, until nobody writes to the standard input any more.
 fn hold(device: DeviceChoice, work: &Work) -> Result<()> {
-    let (model, sequences) = (work.model()?, work.batch);
-    let _trainer = untried(device, &model, sequences)?;
+    let _trainer = work.untried(device, &work.model()?)?;
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).context("the standard input")?;
     Ok(())
 }

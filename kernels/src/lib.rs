@@ -36,6 +36,6 @@ pub use memory::{MemoryEstimate, memory_estimate};
 pub use schedule::Schedule;
 pub use schema::{Schema, TensorSpec};
 pub use train::{
-    GivePiece, Moments, OpenError, OptionsError, StepReport, TakePiece, TrainError, Trainer, TrainerOptions,
-    open_trainer, open_untried_trainer,
+    BATCHES_MAX, GivePiece, Moments, OpenError, OptionsError, StepReport, TakePiece, TrainError, Trainer,
+    TrainerOptions, open_trainer, open_untried_trainer,
 };

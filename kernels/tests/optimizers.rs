@@ -4,11 +4,9 @@ use starling_kernels::host::adamw::Update;
 use starling_kernels::host::optimizer::{Optimizer, Rule};
 use starling_kernels::host::team::Team;
 use starling_kernels::{
-    DeviceChoice, DeviceError, ModelConfig, Moments, OpenError, Trainer, TrainerOptions, initial_parameters,
-    open_trainer, open_untried_trainer,
+    DeviceChoice, ModelConfig, Moments, OpenError, Trainer, TrainerOptions, initial_parameters, open_trainer,
+    open_untried_trainer,
 };
-
-const ON_DEVICES: [Rule; 4] = [Rule::AdamW, Rule::Sgd, Rule::RmsProp, Rule::Lion];
 
 /// A model whose vectors are no multiple of a tile, with groups of heads.
 fn model() -> ModelConfig {
@@ -90,7 +88,9 @@ fn play(device: &mut dyn Trainer, model: &ModelConfig, options: &TrainerOptions)
         host.step(&team, update, &schema, &mut theta, &gradient);
         device.step(&batch, lr).unwrap();
         let theirs = read(device);
-        let far = |(a, b): &(&f32, &f32)| (*a - *b).abs() > 1e-6;
+        // Muon's products have sums of their own.
+        let slack = if rule == Rule::Muon { 1e-5 } else { 1e-6 };
+        let far = |(a, b): &(&f32, &f32)| (*a - *b).abs() > slack;
         let off = theirs.iter().zip(&theta).filter(far).count();
         // Where both halves of its mean cancel, rounding decides the sign that Lion takes.
         let most = if rule == Rule::Lion { theta.len() / 1000 } else { 0 };
@@ -104,7 +104,7 @@ fn play(device: &mut dyn Trainer, model: &ModelConfig, options: &TrainerOptions)
 #[test]
 fn a_devices_optimizers_step_as_the_cpus() {
     let model = model();
-    for rule in ON_DEVICES {
+    for rule in Rule::ALL {
         let opened = open_untried_trainer(&DeviceChoice::Wgpu(0), &model, &options(rule, 0.0));
         let Some(mut device) = graphics(opened) else { return };
         for clip in [0.0, 0.3, 1e6] {
@@ -126,7 +126,7 @@ fn a_devices_optimizers_step_as_the_cpus() {
 #[test]
 fn whole_models_train_as_on_the_cpu() {
     let model = model();
-    for rule in ON_DEVICES {
+    for rule in Rule::ALL {
         let options = options(rule, 1.0);
         let Some(mut device) = graphics(open_trainer(&DeviceChoice::Wgpu(0), &model, &options)) else { return };
         let mut host = open_trainer(&DeviceChoice::Cpu, &model, &options).unwrap();
@@ -145,26 +145,6 @@ fn whole_models_train_as_on_the_cpu() {
         let numbers = moments(&mut *device);
         let used = [0..numbers.len() / 2, numbers.len() / 2..numbers.len()]
             .map(|half| numbers[half].iter().any(|number| *number != 0.0));
-        assert_eq!(used, [rule != Rule::RmsProp, matches!(rule, Rule::AdamW | Rule::RmsProp)], "{rule}");
-    }
-}
-
-#[test]
-fn muon_trains_on_the_cpu_and_devices_refuse_it() {
-    let (model, options) = (model(), options(Rule::Muon, 1.0));
-    let mut host = open_trainer(&DeviceChoice::Cpu, &model, &options).unwrap();
-    host.load(&initial_parameters(&model, 3)).unwrap();
-    let batch = tokens(&model, 4, 1);
-    let losses: Vec<f64> = (0..20).map(|_| host.step(&batch, rate(Rule::Muon)).unwrap().loss).collect();
-    assert!(losses[19] < losses[0] - 0.3, "{losses:?}");
-    for open in [open_trainer, open_untried_trainer] {
-        match open(&DeviceChoice::Wgpu(0), &model, &options).err() {
-            Some(OpenError::Device(error @ DeviceError::Rule { .. })) => {
-                let words = error.to_string();
-                assert!(words.contains("has no inner optimizer muon") && words.contains("--device cpu"), "{words}");
-            }
-            Some(OpenError::Device(DeviceError::NoAdapter { .. })) => println!("SKIPPED: there is no adapter"),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(used, [rule != Rule::RmsProp, matches!(rule, Rule::AdamW | Rule::Muon | Rule::RmsProp)], "{rule}");
     }
 }

@@ -4,13 +4,16 @@
 //! All of it is integer arithmetic in a fixed order, so that every member writes the same leases into the record it
 //! builds.
 
-use crate::limits::FREE_SPANS_MAX;
+use crate::limits::{FREE_SPANS_MAX, SAMPLES_MAX};
 use crate::mutation::{Mutation, mutated};
 use crate::record::Span;
 
 /// A member is never leased less than this part of a round's steps. Below it, its contribution would be noise, and a
 /// single slow measurement would starve it.
 const SLOWEST_PART: u32 = 8;
+/// A member is never leased more than so many times a round's steps. What its own word says about its speed weighs no
+/// more in the average than this.
+pub const FASTEST_PART: u32 = 4;
 
 /// The positions that are left to lease: spans that came back unused, and all from the cursor on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,18 +117,36 @@ pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
     times.get(if mutated!(Mutation::SlowerMedian) { times.len() / 2 } else { times.len().checked_sub(1)? / 2 }).copied()
 }
 
-/// Inner steps to lease to a member whose step takes `step_us`, so that it is done when the median member is. Members
-/// as fast as the median, and those of unknown speed, get `inner_steps`; slower ones proportionally fewer.
-pub fn steps_for(inner_steps: u32, median_us: Option<u32>, step_us: u32) -> u32 {
+/// The most units that a member is leased in rounds of `inner_steps` steps of `unit` positions: those of a fast one, or
+/// of one whose word about its speed does not count yet.
+pub fn units_max(inner_steps: u32, unit: u64, is_trusted: bool) -> u32 {
+    let part = if is_trusted && !mutated!(Mutation::NoFastLeases) { FASTEST_PART } else { 1 };
+    let fits = u32::try_from(SAMPLES_MAX / unit.max(1)).unwrap_or(u32::MAX);
+    inner_steps.saturating_mul(part).min(fits).max(inner_steps)
+}
+
+/// Units (the positions of one step) to lease to a member that takes `step_us` for one, so that it is done when the
+/// median member is. Members as fast as the median, and those of unknown speed, get `inner_steps`; others in proportion
+/// to their speed, at most `most`.
+pub fn units_for(inner_steps: u32, most: u32, median_us: Option<u32>, step_us: u32) -> u32 {
     let Some(median) = median_us.filter(|_| step_us > 0) else { return inner_steps };
     let least = (inner_steps / SLOWEST_PART).max(1);
     // Rounded to the nearest: rounded down, a member slower than the median by a hair would make a step less, and wait
     // for it.
     // No overflow: a product of two u32 leaves room for one more.
-    let steps = (u64::from(inner_steps) * u64::from(median)
+    let units = (u64::from(inner_steps) * u64::from(median)
         + if mutated!(Mutation::RoundStepsDown) { 0 } else { u64::from(step_us / 2) })
         / u64::from(step_us);
-    u32::try_from(steps).unwrap_or(u32::MAX).clamp(least, inner_steps.max(least))
+    u32::try_from(units).unwrap_or(u32::MAX).clamp(least, most.max(least))
+}
+
+/// Positions of a lease before the step `step` (from 0) of `steps`. A lease of more units than steps has some steps of
+/// more units, as even as they can be: a fast member takes larger steps, not more of them.
+pub fn positions_before(lease: &Span, unit: u64, steps: u32, step: u32) -> u64 {
+    let units = u128::from(lease.count / unit.max(1));
+    let before = units * u128::from(step.min(steps)) / u128::from(steps.max(1));
+    // At most the lease's count.
+    before as u64 * unit
 }
 
 #[cfg(test)]
@@ -194,11 +215,31 @@ mod tests {
         assert_eq!(median_step_us([0, 400, 100, 0]), Some(100), "of two the faster");
         assert_eq!(median_step_us([3, 1, 2]), Some(2));
         assert_eq!(median_step_us([0, 0]), None);
-        let steps = |us| steps_for(30, Some(100), us);
-        assert_eq!([0, 1, 100, 101, 103, 200, 400, u32::MAX].map(steps), [30, 30, 30, 30, 29, 15, 8, 3]);
-        assert_eq!(steps_for(30, None, 7), 30);
-        assert_eq!(steps_for(1, Some(1), 1_000), 1);
-        assert_eq!(steps_for(u32::MAX, Some(u32::MAX), 1), u32::MAX);
+        let units = |us| units_for(30, 30, Some(100), us);
+        assert_eq!([0, 1, 100, 101, 103, 200, 400, u32::MAX].map(units), [30, 30, 30, 30, 29, 15, 8, 3]);
+        let fast = |us| units_for(30, 120, Some(100), us);
+        assert_eq!([0, 1, 24, 50, 80, 97, 100, 200].map(fast), [30, 120, 120, 60, 38, 31, 30, 15]);
+        assert_eq!(units_for(30, 120, None, 7), 30);
+        assert_eq!(units_for(1, 4, Some(1), 1_000), 1);
+        assert_eq!(units_for(u32::MAX, u32::MAX, Some(u32::MAX), 1), u32::MAX);
+        assert_eq!((units_max(30, 8, true), units_max(30, 8, false)), (120, 30));
+        assert_eq!(units_max(1 << 20, 1 << 21, true), 1 << 21, "no lease is beyond SAMPLES_MAX");
+        assert_eq!(units_max(1 << 20, 1 << 22, true), 1 << 20);
+    }
+
+    #[test]
+    fn a_leases_units_are_spread_over_its_steps() {
+        let places = |count, steps| {
+            let before = |step| positions_before(&span(1_000, count), 8, steps, step);
+            (0..=steps).map(before).collect::<Vec<_>>()
+        };
+        assert_eq!(places(24, 3), [0, 8, 16, 24]);
+        assert_eq!(places(40, 3), [0, 8, 24, 40], "five units in three steps");
+        assert_eq!(places(96, 3), [0, 32, 64, 96]);
+        assert_eq!(places(20, 2), [0, 8, 16], "a part of a unit is not read");
+        assert_eq!(positions_before(&span(0, 7), 8, 1, 1), 0);
+        assert_eq!(positions_before(&span(0, u64::MAX), 1, u32::MAX, u32::MAX), u64::MAX);
+        assert_eq!(positions_before(&span(0, 16), 8, 0, 3), 0);
     }
 
     proptest! {

@@ -190,6 +190,14 @@ pub struct Ready {
     pub amends: Option<Box<Amendment>>,
 }
 
+impl Ready {
+    /// Microseconds of one of its steps, of which a fast member's has several units.
+    pub fn step_us(&self, unit: u64) -> u64 {
+        let units = self.samples / unit.max(1);
+        u64::from(self.measured.step_us).saturating_mul(units) / u64::from(self.steps.max(1))
+    }
+}
+
 /// A member's statement about another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Statement {

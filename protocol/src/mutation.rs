@@ -160,6 +160,8 @@ mutations! {
     DropLongest,
     /// Lease: the steps of a slow member are rounded down.
     RoundStepsDown,
+    /// Fast members are leased no more than the median one.
+    NoFastLeases,
     /// Lease: of an even number of step times the median is the larger.
     SlowerMedian,
     /// Admission: an identity that is revoked is let in.

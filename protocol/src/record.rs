@@ -97,7 +97,7 @@ pub struct Contributor {
 /// A member's own integer measurements of one round: inputs of the sync controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Mean time of an inner step in microseconds.
+    /// Mean time of a unit in microseconds: of the batch of an inner step, of which a fast member's step has several.
     pub step_us: u32,
     /// Bandwidth of the member's uplink in kbit/s, all its streams together; 0 = unknown, as it never held anything
     /// back.

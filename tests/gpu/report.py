@@ -1,6 +1,7 @@
 """Reads what the driver that computes nothing has written down, and compares it with limits.
 
     report.py cases LIMITS                          the cases that limits are for, one a line
+    report.py assembled LIMITS                      the case whose kernels are assembled
     report.py counts LIMITS CASE LOG                launches, copies, waits and memory of each section of a log
     report.py modules LIMITS ARCHITECTURE PTXAS LOG FOLDER   assembles the modules in the folder; spills, tensor cores
 
@@ -135,6 +136,9 @@ def modules(path, architecture, ptxas, log, folder):
 def main(what, path, *rest):
     if what == "cases":
         print("\n".join(dict.fromkeys(line[1] for line in limits(path) if line[0] == "count")))
+        return 0
+    if what == "assembled":
+        print(next(line[1] for line in limits(path) if line[0] == "assemble"))
         return 0
     wrong = {"counts": counts, "modules": modules}[what](path, *rest)
     for line in wrong:

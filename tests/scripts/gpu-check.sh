@@ -73,12 +73,14 @@ says() {
 
 # Two steps of a case; what they ask goes to the folder.
 count() {
-    local case=$1 folder=$2 preset rest
+    local case=$1 folder=$2 preset rest inner=adamw
     shift 2
     preset=${case%%:*} rest=${case#*:}
+    [[ $rest != *:* ]] || inner=${rest#*:} rest=${rest%%:*}
     rm -rf "$folder" && mkdir -p "$folder/ptx"
     with_driver STUB_LOG="$folder/log" STUB_PTX="$folder/ptx" STUB_KEEP=0 STUB_TALLY=1 "$@" timeout 420 \
-        "$bin/bench-gpu" counts --preset "$preset" --batch "${rest%x*}" --seq "${rest#*x}" >"$folder/said" 2>&1
+        "$bin/bench-gpu" counts --preset "$preset" --batch "${rest%x*}" --seq "${rest#*x}" \
+        --inner "$inner" >"$folder/said" 2>&1
 }
 
 mapfile -t cases < <(python3 "$here/report.py" cases "$limits")
@@ -104,13 +106,15 @@ for case in "${cases[@]}"; do
     python3 "$here/report.py" counts "$limits" "$case" "$work/counts/$case/log" || failed=1
 done
 
-# Every kernel of the first case, for each architecture.
+# Every kernel of one case, for each architecture.
+assembled=$(python3 "$here/report.py" assembled "$limits")
 if [ -x "$cuda/bin/ptxas" ]; then
     for pair in $architectures; do
-        folder=$work/counts/$first
+        folder=$work/counts/$assembled
         if [ "${pair%%:*}" != 90 ]; then
             folder=$work/counts/${pair#*:}
-            count "$first" "$folder" STUB_ARCH="${pair%%:*}" || { fail "$first does not run as ${pair#*:}"; continue; }
+            count "$assembled" "$folder" STUB_ARCH="${pair%%:*}" ||
+                { fail "$assembled does not run as ${pair#*:}"; continue; }
         fi
         python3 "$here/report.py" modules "$limits" "${pair#*:}" "$cuda/bin/ptxas" "$folder/log" "$folder/ptx" ||
             failed=1
@@ -121,7 +125,7 @@ fi
 
 # Memory that runs out at each allocation in turn, a device that is lost, and one that computes nothing: an error, and
 # never a step's report. A table has the words of a step in which a device is lost.
-small=0.1m:2x64
+small=0.1m:2x64:muon
 mkdir -p "$work/small"
 if count "$small" "$work/small/whole" STUB_ARCH=90; then
     refused=0 wrong=0 allocations=$(grep -c '^ALLOC' "$work/small/whole/log")

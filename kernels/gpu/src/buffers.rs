@@ -1,9 +1,14 @@
 //! The memory of a trainer on a device: every buffer, set aside once.
 
+use crate::muon::{self, Plan};
+use crate::optimizer::Rule;
 use crate::products::{self, Add, Form, Output, Product};
 use crate::sizes::{ALIGN, Layout, Sizes};
 use crate::ways::Ways;
 use crate::{embed, norm, total};
+
+/// A step has at most so many times the sequences of its batch.
+pub const BATCHES_MAX: usize = 4;
 
 /// The batch for which memory is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +21,17 @@ pub struct Batch {
     pub activation: usize,
     /// Bytes that products need beside their operands.
     pub products: usize,
+    /// The optimizer, which may need memory of its own.
+    pub rule: Rule,
 }
 
 impl Batch {
-    /// The batch of a way: `sequences` at once, in so many parts of a step.
-    pub fn new(sizes: &Sizes, sequences: usize, parts: usize, ways: Ways) -> Self {
+    /// The batch of a way: `sequences` at once, in so many parts of a step of an optimizer.
+    pub fn new(sizes: &Sizes, sequences: usize, parts: usize, ways: Ways, rule: Rule) -> Self {
         let activation = if ways.bf16 { 2 } else { 4 };
         let rows = sequences * sizes.tokens;
         let shapes = step_products(sizes, rows);
-        Self { sequences, parts, activation, products: products::scratch(&shapes, ways.cublas) }
+        Self { sequences, parts, activation, products: products::scratch(&shapes, ways.cublas), rule }
     }
 
     /// Places of a part's losses: its rows, padded.
@@ -32,9 +39,14 @@ impl Batch {
         (self.sequences * sizes.tokens).next_multiple_of(ALIGN)
     }
 
-    /// Places of a step's losses.
-    pub fn losses(&self, sizes: &Sizes) -> usize {
-        self.parts * self.stride(sizes)
+    /// Places of the losses of a step over so many parts.
+    pub fn losses(&self, sizes: &Sizes, parts: usize) -> usize {
+        parts * self.stride(sizes)
+    }
+
+    /// Places of the losses of the largest step.
+    pub fn most_losses(&self, sizes: &Sizes) -> usize {
+        self.losses(sizes, BATCHES_MAX * self.parts)
     }
 }
 
@@ -56,9 +68,17 @@ pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
     let add = || Add::Into;
     let shapes = all.flat_map(|(rows, out, width)| {
         [
-            Product { form: Form::Forward, m: rows, n: out, k: width, output: Output::Activation, add: add() },
-            Product { form: Form::Input, m: rows, n: width, k: out, output: Output::Activation, add: add() },
-            Product { form: Form::Weight, m: out, n: width, k: rows, output: Output::Float, add: add() },
+            Product {
+                form: Form::Forward,
+                count: 1,
+                m: rows,
+                n: out,
+                k: width,
+                output: Output::Activation,
+                add: add(),
+            },
+            Product { form: Form::Input, count: 1, m: rows, n: width, k: out, output: Output::Activation, add: add() },
+            Product { form: Form::Weight, count: 1, m: out, n: width, k: rows, output: Output::Float, add: add() },
         ]
     });
     shapes.collect()
@@ -113,7 +133,7 @@ pub struct Buffers<T> {
     /// Logits of a part of the rows and their gradient: f32 and A `[chunk, vocab]`.
     pub logits: T,
     pub dlogits: T,
-    /// The loss of each row of a step: f32 `[parts, R]`, see [`Batch::stride`].
+    /// The loss of each row of a step: f32 `[BATCHES_MAX x parts, R]`, see [`Batch::stride`].
     pub losses: T,
     /// Parts of the gains' gradients, see [`norm`].
     pub gains: T,
@@ -122,6 +142,8 @@ pub struct Buffers<T> {
     /// Partial sums of the gradient's norm and the loss.
     pub partials: T,
     pub products: T,
+    /// Scratch of Muon's step, where that is the optimizer.
+    pub muon: Option<muon::Scratch<T>>,
     /// Cosines and sines of the rotary embedding: f32 `[tokens, head_dim / 2]`.
     pub cos: T,
     pub sin: T,
@@ -163,10 +185,10 @@ impl<T> Buffers<T> {
         let [cos, sin] = [(); 2].map(|()| floats(half));
         let sums = floats(heads);
         let logits = floats(chunk * sizes.vocab);
-        let losses = floats(batch.losses(sizes));
+        let losses = floats(batch.most_losses(sizes));
         let gains = floats(layout.gains().len() * norm::blocks_max(rows) * sizes.width);
         let segments = floats(embed::scratch_bytes(rows, sizes.width) / 4);
-        let partials = floats(total::scratch_bytes(layout.device.max(batch.losses(sizes))) / 4);
+        let partials = floats(total::scratch_bytes(layout.device.max(batch.most_losses(sizes))) / 4);
         let last_inverse = floats(rows);
         let mut sides: Vec<[T; 3]> = (0..sizes.layers).map(|_| [floats(rows), floats(heads), floats(rows)]).collect();
         let mut rows_of = |width: usize| take((batch.activation * rows * width) as u64);
@@ -189,6 +211,8 @@ impl<T> Buffers<T> {
         let dlogits = take((batch.activation * chunk * sizes.vocab) as u64);
         let weights = (batch.activation != 4).then(|| take((batch.activation * layout.device) as u64));
         let products = take(batch.products.max(4) as u64);
+        let muon = batch.rule == Rule::Muon;
+        let muon = muon.then(|| muon::Scratch::of(&Plan::of(&layout), batch.activation, take));
         Self {
             master,
             gradient,
@@ -210,6 +234,7 @@ impl<T> Buffers<T> {
             segments,
             partials,
             products,
+            muon,
             cos,
             sin,
         }

@@ -20,6 +20,8 @@ mod grid;
 mod launches;
 mod machine;
 mod measure;
+mod muon;
+mod muon_kernel;
 mod norm;
 mod norm_kernel;
 mod opened;
@@ -47,7 +49,7 @@ mod step_test;
 #[cfg(test)]
 mod trial;
 
-pub use buffers::{Batch, Need};
+pub use buffers::{BATCHES_MAX, Batch, Need};
 pub use measure::Timed;
 pub use opened::{Device, Opened, settle};
 pub use optimizer::{Rule, Update};

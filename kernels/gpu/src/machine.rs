@@ -4,7 +4,8 @@ use crate::attention::{self, Way};
 use crate::buffers::{Batch, Buffers, Need};
 use crate::embed::Segments;
 use crate::launches::Tally;
-use crate::optimizer::Update;
+use crate::muon::{Muon, Plan};
+use crate::optimizer::{Rule, Update};
 use crate::products::{Precision, Products};
 use crate::session::{Moment, Report, Session};
 use crate::sizes::{ALIGN, Layout, Sizes, Weight};
@@ -28,6 +29,9 @@ pub struct Machine<R: Runtime, A: Float + CubeElement> {
     pub(crate) way: Way,
     /// The first element of each gain on the device: u32.
     pub(crate) gain_places: Handle,
+    /// The passes of Muon's step, and the first element of each of its matrices on the device: u32.
+    plan: Plan,
+    matrix_places: Handle,
     places: Places,
     told: String,
     /// The count of the first launches, until it is looked at.
@@ -65,7 +69,10 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         // SAFETY: as above.
         unsafe { client.allocation_mode(MemoryAllocationMode::Auto) };
         let gains: Vec<u32> = layout.gains().iter().map(|gain| gain.device as u32).collect();
+        let plan = Plan::of(&layout);
         let mut machine = Self {
+            matrix_places: client.create_from_slice(bytemuck::cast_slice(&plan.starts)),
+            plan,
             gain_places: client.create_from_slice(bytemuck::cast_slice(&gains)),
             places: Places::of(&layout),
             way: if ways.tensor_cores { Way::TensorCores } else { Way::Portable },
@@ -91,7 +98,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         for vector in [master, gradient, first, second] {
             fill::zero(&self.client, vector, device, tally.of(1));
         }
-        fill::zero(&self.client, losses, self.batch.losses(sizes), tally.of(1));
+        fill::zero(&self.client, losses, self.batch.most_losses(sizes), tally.of(1));
         let tables = rope::tables(sizes.tokens, sizes.head_dim(), sizes.theta);
         for (table, target) in tables.iter().zip([cos, sin]) {
             let source = self.client.create_from_slice(bytemuck::cast_slice(table));
@@ -174,12 +181,31 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
             self.backward(&part, tally)?;
         }
         let Buffers { losses, gradient, partials, .. } = &self.buffers;
-        let places = self.batch.losses(&self.sizes);
+        let places = self.batch.losses(&self.sizes, count.div_ceil(rows));
         let slot = (tally.report(), total::LOSS);
         total::total(client, losses, places, Total::Sum(scale), partials, slot, tally.of(total::LAUNCHES));
         let (len, slot) = (self.layout.device, (tally.report(), total::NORM));
         total::total(client, gradient, len, Total::Norm, partials, slot, tally.of(total::LAUNCHES));
         Ok(())
+    }
+
+    /// The step of the optimizer, after the passes.
+    fn update(&self, update: &Update, tally: &Tally) -> Result<(), String> {
+        let Buffers { master, gradient, moments: [first, second], weights, muon, products, .. } = &self.buffers;
+        let (copy, len, decayed) = (weights.as_ref(), self.layout.device, self.layout.decayed);
+        let vectors = optimizer::Vectors { master, m: first, v: second, gradient, copy, len, decayed };
+        match (update.rule, muon) {
+            (Rule::Muon, None) => Err("it has no memory for steps of Muon".into()),
+            (Rule::Muon, Some(scratch)) => {
+                let (client, plan, starts) = (&self.client, &self.plan, &self.matrix_places);
+                let muon = Muon { client, plan, starts, scratch, products: &self.products, workspace: products };
+                muon.step::<A>(vectors, update, tally)
+            }
+            _ => {
+                optimizer::step::<R, A>(&self.client, vectors, update, tally.report(), tally.of(1));
+                Ok(())
+            }
+        }
     }
 
     fn moment(&self, which: Moment) -> &Handle {
@@ -216,10 +242,7 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
     fn step(&mut self, inputs: &[u32], targets: &[u32], update: &Update) -> Result<Report, String> {
         let tally = Tally::new(&self.client);
         self.passes(inputs, targets, &tally)?;
-        let Buffers { master, gradient, moments: [first, second], weights, .. } = &self.buffers;
-        let (copy, len, decayed) = (weights.as_ref(), self.layout.device, self.layout.decayed);
-        let vectors = optimizer::Vectors { master, m: first, v: second, gradient, copy, len, decayed };
-        optimizer::step::<R, A>(&self.client, vectors, update, tally.report(), tally.of(1));
+        self.update(update, &tally)?;
         let [loss, norm, applied, step] = self.finish::<{ optimizer::REPORT }>(&tally)?;
         if step != update.step as f32 {
             return Err(format!("its optimizer told of step {step} instead of {}", update.step));

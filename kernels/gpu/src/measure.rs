@@ -73,7 +73,7 @@ pub fn products<R: Runtime>(client: &ComputeClient<R>, sizes: &Sizes, sequences:
     let scratch = client.empty(products::scratch(&shapes, ways.cublas).max(4));
     let timed = shapes.into_iter().map(|product| {
         let Product { form, m, n, k, output, .. } = product;
-        let product = Product { form, m, n, k, output, add: Add::None };
+        let product = Product { form, count: 1, m, n, k, output, add: Add::None };
         let bytes = |elements: usize, output: Output| match output {
             Output::Activation => elements * precision.bytes(),
             Output::Float => 4 * elements,

@@ -1,4 +1,5 @@
-//! Optimizers over the flat vectors, in one launch each, with the formulas of the CPU's and in their order.
+//! Optimizers over the flat vectors, in one launch each, with the formulas of the CPU's and in their order. Muon takes
+//! more: see [`crate::muon`].
 //!
 //! Weight decay is apart from the gradient in all of them.
 
@@ -18,7 +19,7 @@ pub const REPORT: usize = 4;
 /// Bits of a float's exponent: all of them are set in infinities and NaN, and in nothing else.
 const EXPONENT: u32 = 0x7f80_0000;
 
-/// An optimizer that is one pass over the vectors.
+/// An optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Loshchilov and Hutter, arXiv 1711.05101.
@@ -30,6 +31,8 @@ pub enum Rule {
     RmsProp,
     /// Chen et al., arXiv 2302.06675.
     Lion,
+    /// [`crate::muon`] on the matrices of the layers, AdamW on the rest.
+    Muon,
 }
 
 /// Constants of one optimizer step.
@@ -49,7 +52,8 @@ pub struct Update {
 
 #[cfg(test)]
 impl Rule {
-    pub const ALL: [Self; 4] = [Self::AdamW, Self::Sgd, Self::RmsProp, Self::Lion];
+    /// Those of one launch.
+    pub const ALONE: [Self; 4] = [Self::AdamW, Self::Sgd, Self::RmsProp, Self::Lion];
 }
 
 /// The flat vectors, all of one length, in elements.
@@ -68,7 +72,8 @@ pub struct Vectors<'a> {
 }
 
 /// Updates parameters and moments, if loss and norm in `report` (f32, at least [`REPORT`] elements) are finite; else
-/// nothing but the report changes. Writes [`APPLIED`] and [`STEP`] of the report. One launch.
+/// nothing but the report changes. Writes [`APPLIED`] and [`STEP`] of the report. One launch. Of Muon this is the part
+/// that is AdamW's.
 pub fn step<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     vectors: Vectors<'_>,
@@ -80,7 +85,7 @@ pub fn step<R: Runtime, A: Float>(
     let n = line(size_of::<f32>(), &[len, decayed]);
     let exponent = i32::try_from(update.step).unwrap_or(i32::MAX);
     let rate = match update.rule {
-        Rule::AdamW => update.lr / (1.0 - update.beta1.powi(exponent)),
+        Rule::AdamW | Rule::Muon => update.lr / (1.0 - update.beta1.powi(exponent)),
         Rule::Sgd | Rule::RmsProp | Rule::Lion => update.lr,
     };
     // SAFETY: the kernel tests its indices against the length.
@@ -147,20 +152,15 @@ fn apply<A: Float, N: Size>(
     #[comptime] rule: Rule,
 ) {
     count(tally);
-    let norm = report[NORM];
-    let sound = finite(report[LOSS]) && finite(norm);
+    let sound = sound(report);
     if ABSOLUTE_POS == 0 {
         report[APPLIED] = select(sound, 1.0f32, 0.0f32);
         report[STEP] = factors.step;
     }
     if sound && ABSOLUTE_POS < factors.len {
-        let mut scale = 1.0f32;
-        if factors.clip > 0.0f32 && norm > factors.clip {
-            scale = factors.clip / norm;
-        }
         let keep = select(ABSOLUTE_POS < factors.decayed, factors.keep, 1.0f32);
-        let g = gradient[ABSOLUTE_POS] * Vector::new(scale);
-        let moved = if comptime!(rule == Rule::AdamW) {
+        let g = gradient[ABSOLUTE_POS] * Vector::new(scale(report, factors.clip));
+        let moved = if comptime!(matches!(rule, Rule::AdamW | Rule::Muon)) {
             adamw::<N>(m, v, g, factors)
         } else if comptime!(rule == Rule::Sgd) {
             sgd::<N>(m, g, factors)
@@ -218,6 +218,23 @@ fn lion<N: Size>(m: &mut Array<Vector<f32, N>>, g: Vector<f32, N>, factors: &Fac
     m[ABSOLUTE_POS] = Vector::new(factors.beta2) * before + Vector::new(factors.c2) * g;
     let (zero, rate) = (Vector::new(0.0f32), Vector::new(factors.rate));
     select_many(ahead.greater_than(zero), rate, zero) - select_many(ahead.less_than(zero), rate, zero)
+}
+
+/// Whether loss and norm of a step are finite.
+#[cube]
+pub fn sound(report: &Array<f32>) -> bool {
+    finite(report[LOSS]) && finite(report[NORM])
+}
+
+/// The factor on the gradient that keeps its norm to `clip`, unless that is 0.
+#[cube]
+pub fn scale(report: &Array<f32>, clip: f32) -> f32 {
+    let norm = report[NORM];
+    let mut scale = 1.0f32;
+    if clip > 0.0f32 && norm > clip {
+        scale = clip / norm;
+    }
+    scale
 }
 
 /// By the bits, since a device may assume that there are no NaN.

@@ -29,7 +29,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         Operands { a, b, d }: Operands<'_>,
         tally: &Tally,
     ) -> Result<(), String> {
-        let product = Product { form, m, n, k, output, add };
+        let product = Product { form, count: 1, m, n, k, output, add };
         let counted = tally.of(self.products.launches(&product));
         self.products.run(&self.client, &product, a, b, d, &self.buffers.products, counted)
     }

@@ -40,7 +40,8 @@ pub trait Session: Send {
     /// Copies the parameters out.
     fn read(&mut self, out: &mut [f32]) -> Result<(), String>;
 
-    /// One step over all parts of a batch: `inputs` and `targets` have `parts * sequences * tokens` tokens each.
+    /// One step over all parts of 1 to [`crate::BATCHES_MAX`] batches: `inputs` and `targets` have `parts * sequences *
+    /// tokens` tokens each a batch.
     fn step(&mut self, inputs: &[u32], targets: &[u32], update: &Update) -> Result<Report, String>;
 
     /// Instead of a step: writes the mean gradient, unclipped, into `out`.

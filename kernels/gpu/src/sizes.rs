@@ -53,6 +53,12 @@ impl Weight {
     pub const fn elements(&self) -> usize {
         self.rows * self.width
     }
+
+    /// Some of its rows.
+    const fn part(&self, first: usize, rows: usize) -> Self {
+        let before = first * self.width;
+        Self { host: self.host + before, device: self.device + before, rows, width: self.width }
+    }
 }
 
 /// Weights of one layer.
@@ -114,6 +120,18 @@ impl Layout {
         let layers = layers.flat_map(|l| [l.attention_norm, l.qkv, l.out, l.mlp_norm, l.gate_up, l.down]);
         let last = (self.output != self.embed).then_some(self.output);
         std::iter::once(self.embed).chain(layers).chain([self.norm]).chain(last).collect()
+    }
+
+    /// The matrices of the layers one by one, as Muon takes them: queries, keys, values, the attention's output, gate,
+    /// up and down.
+    pub fn inner_matrices(&self) -> Vec<Weight> {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let Layer { qkv, out, gate_up, down, .. } = layer;
+            let (d, kv, ffn) = (out.rows, (qkv.rows - out.rows) / 2, down.width);
+            let [q, k, v] = [(0, d), (d, kv), (d + kv, kv)].map(|(first, rows)| qkv.part(first, rows));
+            [q, k, v, *out, gate_up.part(0, ffn), gate_up.part(ffn, ffn), *down]
+        });
+        layers.collect()
     }
 
     /// Every gain, in the order in which the passes meet them.
@@ -182,6 +200,11 @@ mod tests {
                 assert_eq!(weight.rows > 1, weight.device < layout.decayed, "{weight:?}");
             }
             assert_eq!(layout.gains().len(), 2 * 3 + 1);
+            let inner = layout.inner_matrices();
+            let of_layers = layout.host - layout.embed.elements() * if tied { 1 } else { 2 } - 7 * 96;
+            assert_eq!(inner.iter().map(Weight::elements).sum::<usize>(), of_layers);
+            assert_eq!((inner[1].device, inner[2].device), (inner[0].device + 96 * 96, inner[1].device + 32 * 96));
+            assert_eq!((inner[5].host, inner[6]), (layout.layers[0].gate_up.host + 100 * 96, layout.layers[0].down));
             assert_eq!(layout.output == layout.embed, tied);
         }
     }

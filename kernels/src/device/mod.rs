@@ -2,7 +2,6 @@
 
 mod choice;
 
-use crate::host::optimizer::Rule;
 use starling_gpu::Device;
 use starling_gpu::graphics::{self as adapter, Adapter};
 use std::fmt;
@@ -92,8 +91,6 @@ pub enum DeviceError {
          the run file, or take --device cpu"
     )]
     Buffer { device: String, need: u64, most: u64 },
-    #[error("{device} has no inner optimizer {rule}. Take adamw, sgd, rmsprop or lion, or take --device cpu")]
-    Rule { device: String, rule: Rule },
     #[error(
         "{device} does not compute what it should: {reason}. None of its numbers is used. Update its driver, or take \
          --device cpu"

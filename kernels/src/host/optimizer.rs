@@ -131,7 +131,7 @@ pub fn step(
 }
 
 /// Whether this is a matrix between hidden values; embedding and output projection are not.
-fn is_inner_matrix(tensor: &TensorSpec) -> bool {
+pub(crate) fn is_inner_matrix(tensor: &TensorSpec) -> bool {
     tensor.shape.len() == 2 && tensor.name.contains(".layers.")
 }
 

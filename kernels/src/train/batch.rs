@@ -1,6 +1,6 @@
 //! Checks of a caller's inputs, and their split into inputs and targets.
 
-use super::TrainError;
+use super::{BATCHES_MAX, TrainError};
 use crate::config::ModelConfig;
 
 /// Inputs and targets of some sequences, one after the other.
@@ -27,21 +27,28 @@ pub fn check_vocabulary(tokens: &[u32], vocab: usize) -> Result<(), TrainError> 
     }
 }
 
-/// Checks for `sequences` sequences (with `None`, any positive number) of `seq_len + 1` known tokens.
-pub fn check_sequences(tokens: &[u32], model: &ModelConfig, sequences: Option<usize>) -> Result<(), TrainError> {
+/// Checks for whole sequences of `seq_len + 1` known tokens, at least one.
+pub fn check_sequences(tokens: &[u32], model: &ModelConfig) -> Result<(), TrainError> {
     let length = model.seq_len + 1;
-    let fits = match sequences {
-        Some(count) => tokens.len() == count * length,
-        None => !tokens.is_empty() && tokens.len().is_multiple_of(length),
-    };
-    if !fits {
-        let count = sequences.map_or("whole".to_string(), |n| n.to_string());
-        return Err(TrainError::Tokens {
-            got: tokens.len(),
-            want: format!("{count} sequences of {length} are needed"),
-        });
+    if tokens.is_empty() || !tokens.len().is_multiple_of(length) {
+        let want = format!("whole sequences of {length} are needed");
+        return Err(TrainError::Tokens { got: tokens.len(), want });
     }
     check_vocabulary(tokens, model.vocab)
+}
+
+/// Checks for 1 to [`BATCHES_MAX`] batches of so many sequences of `seq_len + 1` known tokens. Returns the number of
+/// sequences.
+pub fn check_batches(tokens: &[u32], model: &ModelConfig, batch: usize) -> Result<usize, TrainError> {
+    let length = batch * (model.seq_len + 1);
+    let batches = tokens.len() / length.max(1);
+    if !(1..=BATCHES_MAX).contains(&batches) || tokens.len() != batches * length {
+        let want =
+            format!("{batch} sequences of {} are needed, or up to {BATCHES_MAX} times as many", model.seq_len + 1);
+        return Err(TrainError::Tokens { got: tokens.len(), want });
+    }
+    check_vocabulary(tokens, model.vocab)?;
+    Ok(batches * batch)
 }
 
 /// Checks for one sequence of 1 to `seq_len` known tokens.

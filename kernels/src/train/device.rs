@@ -2,7 +2,7 @@
 
 use super::known::{self, Unknown};
 use super::remote::RemoteTrainer;
-use super::session::{device_rule, open_session};
+use super::session::open_session;
 use super::{Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::{DeviceError, DeviceInfo, Found};
@@ -50,7 +50,6 @@ fn open(
     choose: Choose,
 ) -> Result<Box<dyn Trainer>, DeviceError> {
     let info = found.info.clone();
-    device_rule(&info, options)?;
     check_toolkit(&found)?;
     let opened = Opened::new(found.device).map_err(|reason| failed(&info, reason))?;
     let sizes = Sizes::from(model);
@@ -65,7 +64,7 @@ fn open(
         ));
     }
     told.push(format!("on {info} {}", session.ways()));
-    Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)?))
+    Ok(Box::new(RemoteTrainer::new(info, model, options, sequences, session, told)))
 }
 
 fn failed(info: &DeviceInfo, reason: String) -> DeviceError {
@@ -129,7 +128,8 @@ fn check_memory(
 ) -> Result<(), DeviceError> {
     let (Some(ways), Some(free)) = (opened.ways(sizes).first().copied(), opened.free_memory()) else { return Ok(()) };
     let Some((sequences, parts)) = divisions(options).last() else { return Ok(()) };
-    let need = Need::of(sizes, &Batch::new(sizes, sequences, parts, ways)).total.saturating_add(BESIDE);
+    let batch = Batch::new(sizes, sequences, parts, ways, options.rule.into());
+    let need = Need::of(sizes, &batch).total.saturating_add(BESIDE);
     match need <= free {
         true => Ok(()),
         false => Err(DeviceError::Memory { device: info.to_string(), need: need >> 20, free: free >> 20 }),
@@ -176,7 +176,7 @@ fn session(
 ) -> Result<(Box<dyn Session>, usize), DeviceError> {
     let (mut least, mut refused) = (Need::default(), false);
     for (sequences, parts) in divisions(options) {
-        let batch = Batch::new(sizes, sequences, parts, ways);
+        let batch = Batch::new(sizes, sequences, parts, ways, options.rule.into());
         least = Need::of(sizes, &batch);
         let free = opened.free_memory().unwrap_or(u64::MAX);
         if least.total.saturating_add(BESIDE) > free || least.largest > opened.largest() {
@@ -203,6 +203,7 @@ fn session(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::optimizer::is_inner_matrix;
     use crate::schema::Layout;
 
     #[test]
@@ -214,6 +215,11 @@ mod tests {
             let theirs: Vec<_> = device.weights().iter().map(|weight| (weight.host, weight.elements())).collect();
             let ours: Vec<_> = host.places().iter().map(|place| (place.offset, place.len())).collect();
             assert_eq!(theirs, ours);
+            let inner =
+                device.inner_matrices().into_iter().map(|matrix| (matrix.host, vec![matrix.rows, matrix.width]));
+            let schema = model.schema();
+            let known = schema.tensors.iter().filter(|tensor| is_inner_matrix(tensor));
+            assert!(inner.eq(known.map(|tensor| (tensor.offset, tensor.shape.clone()))), "Muon's matrices");
             assert_eq!(device.host, model.schema().elements());
         }
     }

@@ -3,7 +3,7 @@
 //! The parameters live in one flat vector in host memory. The tensors that the model sees are views of it, made again
 //! for every pass, so that loading and reading are copies and the optimizer runs over whole vectors.
 
-use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences, clip_scale};
+use super::batch::{Batch, check_batches, check_length, check_prompt, check_rate, check_sequences, clip_scale};
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
@@ -116,8 +116,7 @@ impl HostTrainer {
     /// Leaves the gradient of the mean loss over all of these sequences in the context.
     fn pass(&mut self, tokens: &[u32]) -> Result<StepReport, TrainError> {
         let (batch, accumulate) = (self.options.batch, self.options.accumulate);
-        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
-        let count = batch * accumulate * self.config.seq_len;
+        let count = check_batches(tokens, &self.config, batch * accumulate)? * self.config.seq_len;
         let scale = 1.0 / count as f32;
         let team = self.context.team.clone();
         let (loss, grad_norm) = team.enter(|| {
@@ -211,7 +210,7 @@ impl Trainer for HostTrainer {
     }
 
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {
-        check_sequences(tokens, &self.config, None)?;
+        check_sequences(tokens, &self.config)?;
         let length = self.config.seq_len;
         let weights = self.weights();
         let mut nats = 0.0;

@@ -29,6 +29,9 @@ struct Limits {
 
 const BF16: Limits = Limits { loss: 4e-3, all: 2e-2, one: 8e-2 };
 const F32: Limits = Limits { loss: 1e-4, all: 1e-3, one: 5e-3 };
+/// A step of Muon in bf16: rounding turns directions in which a gradient is next to nothing, and Muon makes all of them
+/// of one length.
+const MUON: Limits = Limits { all: 0.1, one: 0.2, ..BF16 };
 
 /// A small model with the heads of `model`, so that the same kernels run.
 fn small(model: &ModelConfig) -> ModelConfig {
@@ -47,17 +50,20 @@ fn small(model: &ModelConfig) -> ModelConfig {
 }
 
 /// Options under which a step is nearly linear in its gradient: `eps` outweighs the second moment's root. Only Lion's
-/// is not.
+/// and Muon's are not; with Muon the rest takes steps as long as those of matrices, so that they weigh as much.
 fn options(rule: Rule) -> TrainerOptions {
-    let (beta1, beta2, eps, weight_decay, clip) = (0.9, 0.99, 0.9, 0.1, 0.5);
+    let eps = if rule == Rule::Muon { 1e-3 } else { 0.9 };
+    let (beta1, beta2, weight_decay, clip) = (0.9, 0.99, 0.1, 0.5);
     TrainerOptions { batch: SEQUENCES, accumulate: 2, threads: 1, rule, beta1, beta2, eps, weight_decay, clip }
 }
 
-/// A rate with which a step moves the loss a little. Lion's steps are as long as the rate in each element.
+/// A rate with which a step moves the loss a little. Lion's steps are as long as the rate in each element, and Muon's a
+/// fifth of it.
 const fn rate(rule: Rule) -> f64 {
     match rule {
         Rule::Lion => 1e-3,
-        Rule::AdamW | Rule::Muon | Rule::Sgd | Rule::RmsProp => 0.5,
+        Rule::Muon => 1e-2,
+        Rule::AdamW | Rule::Sgd | Rule::RmsProp => 0.5,
     }
 }
 
@@ -93,7 +99,7 @@ impl From<String> for Unknown {
 pub fn check(opened: &Opened, model: &ModelConfig, rule: Rule, ways: Ways) -> Result<(), Unknown> {
     let (small, options) = (small(model), options(rule));
     let sizes = Sizes::from(&small);
-    let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways);
+    let batch = Batch::new(&sizes, SEQUENCES, options.accumulate, ways, rule.into());
     let session = open_session(opened, &sizes, &batch, ways).map_err(|reason| match reason.contains(NO_MEMORY) {
         true => Unknown::NoMemory,
         false => Unknown::Other(reason),
@@ -101,10 +107,18 @@ pub fn check(opened: &Opened, model: &ModelConfig, rule: Rule, ways: Ways) -> Re
     let info = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "known answers".into(), why: String::new() };
     let mut host = HostTrainer::new(info.clone(), &small, &options, Vec::new())?;
     let mut device = RemoteTrainer::new(info, &small, &options, SEQUENCES, session, Vec::new());
-    let device = device.as_mut().map_err(|error| error.to_string())?;
-    let limits = if ways.bf16 { &BF16 } else { &F32 };
-    compare(&small, limits, &options, device, &mut host)?;
+    let limits = limits(rule, ways.bf16);
+    compare(&small, limits, &options, &mut device, &mut host)?;
     Ok(())
+}
+
+/// The limits of losses and gradients, and those of a step.
+const fn limits(rule: Rule, bf16: bool) -> [&'static Limits; 2] {
+    match (rule, bf16) {
+        (Rule::Muon, true) => [&BF16, &MUON],
+        (_, true) => [&BF16; 2],
+        (_, false) => [&F32; 2],
+    }
 }
 
 /// The words of what a trainer could not do.
@@ -134,7 +148,7 @@ fn stepped(
 
 fn compare(
     model: &ModelConfig,
-    limits: &Limits,
+    [limits, of_step]: [&Limits; 2],
     options: &TrainerOptions,
     device: &mut dyn Trainer,
     host: &mut dyn Trainer,
@@ -158,7 +172,7 @@ fn compare(
         *theirs -= start;
         *ours -= start;
     }
-    compare_vectors("an optimizer's step", model, limits, theirs, &ours)?;
+    compare_vectors("an optimizer's step", model, of_step, theirs, &ours)?;
     let report = device.step(&tokens, rate).map_err(words)?;
     let known = host.gradient(&tokens, our_gradient).map_err(words)?;
     compare_reports("the next loss", limits, &report, &known)
@@ -205,3 +219,7 @@ fn compare_vectors(
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "known_test.rs"]
+mod tests;

@@ -25,7 +25,7 @@ pub struct TrainerOptions {
     pub accumulate: usize,
     /// Threads of the CPU trainer; accelerators ignore it.
     pub threads: usize,
-    /// The inner optimizer. Accelerators refuse Muon.
+    /// The inner optimizer.
     pub rule: Rule,
     pub beta1: f64,
     pub beta2: f64,
@@ -92,6 +92,9 @@ pub struct StepReport {
     pub tokens: u64,
 }
 
+/// A step has at most so many times `accumulate * batch` sequences.
+pub const BATCHES_MAX: usize = starling_gpu::BATCHES_MAX;
+
 /// The state of an optimizer without its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
@@ -148,7 +151,8 @@ pub trait Trainer: Send {
     /// Goes on with another weight decay and another largest norm of a gradient, from the next step on.
     fn amend(&mut self, weight_decay: f64, clip: f64);
 
-    /// One step of the optimizer over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
+    /// One step of the optimizer over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other, or up
+    /// to [`BATCHES_MAX`] times as many.
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
 
     /// Instead of a step: writes the mean gradient over as many sequences into `out`, unclipped, in the order of the

@@ -1,11 +1,11 @@
 //! Training on a device: checks of inputs, and what the device did not do said in words.
 
-use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences};
-use super::session::{asked, device_rule};
+use super::batch::{Batch, check_batches, check_length, check_prompt, check_rate, check_sequences};
+use super::session::asked;
 use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
-use crate::device::{DeviceError, DeviceInfo};
-use starling_gpu::{Moment, Report, Rule, Session, Update};
+use crate::device::DeviceInfo;
+use starling_gpu::{Moment, Report, Session, Update};
 
 /// A trainer on a device.
 pub struct RemoteTrainer {
@@ -13,8 +13,6 @@ pub struct RemoteTrainer {
     config: ModelConfig,
     /// The run's batch, of which the device may have a part at once.
     options: TrainerOptions,
-    /// The run's rule.
-    rule: Rule,
     /// Sequences on the device at once.
     sequences: usize,
     session: Box<dyn Session>,
@@ -25,9 +23,6 @@ pub struct RemoteTrainer {
 
 impl RemoteTrainer {
     /// A trainer of an open session, which holds parameters and moments of zero and takes `sequences` at once.
-    ///
-    /// # Errors
-    /// The device has no such optimizer.
     pub fn new(
         info: DeviceInfo,
         config: &ModelConfig,
@@ -35,11 +30,10 @@ impl RemoteTrainer {
         sequences: usize,
         session: Box<dyn Session>,
         told: Vec<String>,
-    ) -> Result<Self, DeviceError> {
+    ) -> Self {
         let elements = config.schema().elements();
-        let rule = device_rule(&info, options)?;
         let (config, options) = (config.clone(), options.clone());
-        Ok(Self { info, config, options, rule, sequences, session, told, elements, step: 0 })
+        Self { info, config, options, sequences, session, told, elements, step: 0 }
     }
 
     /// The device's words as an error.
@@ -49,19 +43,17 @@ impl RemoteTrainer {
 
     /// Inputs and targets of one step.
     fn batch(&self, tokens: &[u32]) -> Result<Batch, TrainError> {
-        let sequences = self.options.batch * self.options.accumulate;
-        check_sequences(tokens, &self.config, Some(sequences))?;
+        check_batches(tokens, &self.config, self.options.batch * self.options.accumulate)?;
         Ok(Batch::of(tokens, self.config.seq_len))
     }
 
-    /// A step's report, unless its numbers are not finite.
-    fn report(&self, report: Report) -> Result<StepReport, TrainError> {
+    /// The report of a step over so many tokens, unless its numbers are not finite.
+    fn report(&self, report: Report, tokens: usize) -> Result<StepReport, TrainError> {
         let Report { loss, norm: grad_norm, .. } = report;
         if !(loss.is_finite() && grad_norm.is_finite()) {
             return Err(TrainError::NotFinite { step: self.step + 1, loss, grad_norm });
         }
-        let tokens = (self.options.batch * self.options.accumulate * self.config.seq_len) as u64;
-        Ok(StepReport { loss, grad_norm, tokens })
+        Ok(StepReport { loss, grad_norm, tokens: tokens as u64 })
     }
 }
 
@@ -97,10 +89,10 @@ impl Trainer for RemoteTrainer {
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         check_rate(lr)?;
         let batch = self.batch(tokens)?;
-        let TrainerOptions { beta1, beta2, eps, weight_decay, clip, .. } = self.options;
-        let update = Update { rule: self.rule, lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
+        let TrainerOptions { rule, beta1, beta2, eps, weight_decay, clip, .. } = self.options;
+        let update = Update { rule: rule.into(), lr, beta1, beta2, eps, weight_decay, clip, step: self.step + 1 };
         let report = self.on_device(|session| session.step(&batch.inputs, &batch.targets, &update))?;
-        let stepped = self.report(report)?;
+        let stepped = self.report(report, batch.inputs.len())?;
         if !report.applied {
             let reason = "its optimizer left out a step whose numbers are finite".into();
             return Err(TrainError::Device { device: self.info.to_string(), reason });
@@ -113,11 +105,11 @@ impl Trainer for RemoteTrainer {
         check_length("a gradient", out.len(), self.elements)?;
         let batch = self.batch(tokens)?;
         let report = self.on_device(|session| session.gradient(&batch.inputs, &batch.targets, out))?;
-        self.report(report)
+        self.report(report, batch.inputs.len())
     }
 
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {
-        check_sequences(tokens, &self.config, None)?;
+        check_sequences(tokens, &self.config)?;
         let (length, sequences) = (self.config.seq_len, self.sequences);
         let nats = self.on_device(|session| {
             let mut nats = 0.0;

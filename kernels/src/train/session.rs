@@ -1,8 +1,6 @@
 //! A model of this crate on an open device.
 
-use super::TrainerOptions;
 use crate::config::ModelConfig;
-use crate::device::{DeviceError, DeviceInfo};
 use crate::host::optimizer::Rule;
 use starling_gpu::{Batch, Opened, Session, Sizes, Ways};
 
@@ -24,18 +22,16 @@ impl From<&ModelConfig> for Sizes {
     }
 }
 
-/// The rule of a trainer as devices have it.
-///
-/// # Errors
-/// It is Muon, whose step is no pass over elements.
-pub fn device_rule(info: &DeviceInfo, options: &TrainerOptions) -> Result<starling_gpu::Rule, DeviceError> {
-    use starling_gpu::Rule as Device;
-    match options.rule {
-        Rule::AdamW => Ok(Device::AdamW),
-        Rule::Sgd => Ok(Device::Sgd),
-        Rule::RmsProp => Ok(Device::RmsProp),
-        Rule::Lion => Ok(Device::Lion),
-        Rule::Muon => Err(DeviceError::Rule { device: info.to_string(), rule: options.rule }),
+impl From<Rule> for starling_gpu::Rule {
+    /// A rule as devices have it.
+    fn from(rule: Rule) -> Self {
+        match rule {
+            Rule::AdamW => Self::AdamW,
+            Rule::Muon => Self::Muon,
+            Rule::Sgd => Self::Sgd,
+            Rule::RmsProp => Self::RmsProp,
+            Rule::Lion => Self::Lion,
+        }
     }
 }
 

@@ -59,7 +59,8 @@ pub fn open_trainer(
     model.validate()?;
     // The device alone is of interest: the run's model may be too large to train.
     let device = open_smallest(device, options.threads)?.device().clone();
-    let trainer = NullTrainer::new(device, model.parameters() as usize, model.seq_len, Duration::from_millis(ms));
+    let step = (options.batch * options.accumulate, model.seq_len);
+    let trainer = NullTrainer::new(device, model.parameters() as usize, step, Duration::from_millis(ms));
     Ok(Box::new(trainer.failing_after(args.null_fails_after)))
 }
 

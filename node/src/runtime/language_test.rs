@@ -35,7 +35,7 @@ struct Bench {
 
 fn null_trainer(left: Option<u64>) -> Box<dyn Trainer> {
     let device = DeviceInfo { kind: DeviceKind::Cuda, index: 0, name: "a card".into(), why: "a test".into() };
-    Box::new(NullTrainer::new(device, CHUNK_ELEMENTS, SEQ_LEN, Duration::ZERO).failing_after(left))
+    Box::new(NullTrainer::new(device, CHUNK_ELEMENTS, (1, SEQ_LEN), Duration::ZERO).failing_after(left))
 }
 
 fn bench(left: Option<u64>) -> Bench {

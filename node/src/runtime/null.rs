@@ -17,13 +17,15 @@ pub struct NullTrainer {
     /// The amounts' factor by which the steps since have moved the parameters.
     moved: f32,
     seq_len: usize,
+    /// Of a step of so many sequences.
     step_time: Duration,
+    batch: usize,
     /// Steps until the device fails, for a test of that.
     left: Option<u64>,
 }
 
 impl NullTrainer {
-    pub fn new(device: DeviceInfo, parameters: usize, seq_len: usize, step_time: Duration) -> Self {
+    pub fn new(device: DeviceInfo, parameters: usize, (batch, seq_len): (usize, usize), step_time: Duration) -> Self {
         Self {
             device,
             parameters: vec![0.0; parameters],
@@ -31,6 +33,7 @@ impl NullTrainer {
             moved: 0.0,
             seq_len,
             step_time,
+            batch,
             left: None,
         }
     }
@@ -40,9 +43,10 @@ impl NullTrainer {
         Self { left: steps, ..self }
     }
 
-    /// Takes the time of a step.
-    fn spend(&mut self) -> Result<(), TrainError> {
-        std::thread::sleep(self.step_time);
+    /// Takes the time of a step over these tokens.
+    fn spend(&mut self, tokens: &[u32]) -> Result<(), TrainError> {
+        let sequences = tokens.len() / (self.seq_len + 1);
+        std::thread::sleep(self.step_time.mul_f64(sequences as f64 / self.batch.max(1) as f64));
         match &mut self.left {
             Some(0) => {
                 let reason = "it fails after so many steps, as it was asked to".into();
@@ -82,13 +86,13 @@ impl Trainer for NullTrainer {
     fn amend(&mut self, _weight_decay: f64, _clip: f64) {}
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
-        self.spend()?;
+        self.spend(tokens)?;
         self.moved += lr as f32 * 1e-3;
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
     fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
-        self.spend()?;
+        self.spend(tokens)?;
         in_turn(out, &self.amounts, |gradient, amount| *gradient = 1e-3 * amount);
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
@@ -140,7 +144,7 @@ mod tests {
     #[test]
     fn steps_move_what_is_read_until_parameters_are_loaded() {
         let device = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "none".into(), why: "asked for".into() };
-        let mut trainer = NullTrainer::new(device, 3, 1, Duration::ZERO);
+        let mut trainer = NullTrainer::new(device, 3, (1, 1), Duration::ZERO);
         let mut read = [0.0; 3];
         trainer.load(&[1.0; 3]).expect("as many parameters");
         for _ in 0..2 {

@@ -16,6 +16,7 @@ use task::Trouble;
 use tokio::sync::mpsc;
 use worker::Worker;
 
+mod division;
 mod gossip;
 mod gradient;
 mod job;

@@ -350,7 +350,8 @@ impl Engine {
         // says nonsense.
         self.ctx.fits_round(&signed).map_err(|what| Refusal::Malformed { what })?;
         let Some(peer) = self.ctx.peers.get_mut(&from) else { return Ok(()) };
-        peer.said.pace.note(Phase::Training, signed.ready.measured.step_us.into());
+        let unit = self.ctx.spec.inner.samples(1);
+        peer.said.pace.note(Phase::Training, signed.ready.step_us(unit));
         peer.take_ready(signed).map_err(|first| Objection {
             refusal: Refusal::Equivocation { what: "two different READYs for one round" },
             first: Some(first),

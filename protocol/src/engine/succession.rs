@@ -216,8 +216,9 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {
         // A member's last lease tells how fast it is; the measurements behind it may be many records ago.
-        let steps = member.lease.count.div_ceil(unit.max(1)).min(parent.next.inner_steps.into());
-        let lease = pool.take(u32::try_from(steps).ok()?, unit)?;
+        let most = units_max(spec, probation.new_for(&member) == 0);
+        let units = member.lease.count.div_ceil(unit.max(1)).min(most.into());
+        let lease = pool.take(u32::try_from(units).ok()?, unit)?;
         seats.push(Member { absent: 0, expected: true, lease, ..member });
     }
     let (cursor, free) = pool.into_parts();
@@ -260,6 +261,12 @@ fn fork_cursor(parent: u64, lineage: &Digest) -> u64 {
 /// Positions of one inner step.
 fn unit(spec: &RunSpec) -> u64 {
     spec.inner.samples(1)
+}
+
+/// The most units that a member is leased. A user's trainer has steps of one size, and a newcomer of an open run is not
+/// known.
+fn units_max(spec: &RunSpec, is_known: bool) -> u32 {
+    lease::units_max(spec.inner.steps, unit(spec), is_known && spec.task.is_none())
 }
 
 fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
@@ -333,6 +340,7 @@ fn leases(
         }
     }
     let median = lease::median_step_us(contributions.iter().map(|c| c.ready.measured.step_us));
+    let probation = Probation::of(spec, parent.round.saturating_add(1));
     let mut members = Vec::with_capacity(seats.len());
     for Seat { mut member, fresh, .. } in seats {
         if fresh {
@@ -340,7 +348,8 @@ fn leases(
             let step_us = ready(&member.id)
                 .filter(|_| same || mutated!(Mutation::PaceOfAnother))
                 .map_or(0, |ready| ready.measured.step_us);
-            member.lease = pool.take(lease::steps_for(spec.inner.steps, median, step_us), unit(spec))?;
+            let most = units_max(spec, probation.new_for(&member) == 0);
+            member.lease = pool.take(lease::units_for(spec.inner.steps, most, median, step_us), unit(spec))?;
         }
         members.push(member);
     }

@@ -13,7 +13,7 @@ use crate::message::Certificate;
 use crate::mutation::{Mutation, mutated};
 use crate::outer::Rule;
 use crate::record::{Measured, Record, Span};
-use crate::{Digest, NodeId, update};
+use crate::{Digest, NodeId, lease, update};
 use std::rc::Rc;
 
 impl World {
@@ -30,7 +30,9 @@ impl World {
             Output::StopTraining { .. } => self.stop_training(node),
             // No trainer here reads ahead.
             Output::Ahead { steps: 0, .. } => {}
-            Output::Ahead { round, base, lease, steps, .. } => self.ahead(node, (round, base), lease, steps),
+            Output::Ahead { round, base, lease, inner_steps, steps, .. } => {
+                self.ahead(node, (round, base), lease, [inner_steps, steps]);
+            }
             Output::Retake { round, base } => {
                 let after = self.random.between(1, 100) * MS;
                 self.schedule_own(after, node, Event::Retaken { round, base });
@@ -148,7 +150,7 @@ impl World {
 
     pub(super) fn train_step(&mut self, node: usize, job: u64) {
         let pace = self.nodes[node].step;
-        let after = self.random.between(pace / 2, pace * 2);
+        let once = self.random.between(pace / 2, pace * 2);
         let unit = self.spec.inner.samples(1).max(1);
         let Some(process) = self.nodes[node].process.as_mut() else { return };
         let Some(training) = process.training.as_mut().filter(|t| t.job == job) else { return };
@@ -158,14 +160,17 @@ impl World {
         training.done += 1;
         let (round, done, last) =
             (training.round, training.done, training.done >= training.steps || training.cut_short);
-        let step = Span { start: training.lease.start + u64::from(done - 1) * unit, count: unit };
+        let (lease, steps) = (training.lease, training.steps);
+        let before = |step| lease::positions_before(&lease, unit, steps, step);
+        let step = Span { start: lease.start + before(done - 1), count: before(done) - before(done - 1) };
         process.stepped(step);
         if !last {
+            let after = once * ((before(done + 1) - before(done)) / unit);
             self.schedule_own(after, node, Event::Step { job });
             return self.feed(node, Input::TrainProgress { round, step: done });
         }
         let Some(training) = process.training.take() else { return };
-        let span = Span { start: training.lease.start, count: (u64::from(done) * unit).min(training.lease.count) };
+        let span = Span { start: training.lease.start, count: before(done) };
         let vector = self.contribution(node, &training, span);
         let vector = Rc::new(self.inflated(node, vector));
         let payload = update::contribution_digest(&vector);

@@ -286,8 +286,10 @@ fn what_a_failed_reduction_has_finished_is_kept() {
 #[test]
 fn a_hung_trainer_is_left_behind() {
     let mut world = flock(5, Options::calm(3));
-    let training = |world: &World| world.nodes[2].process.as_ref().is_some_and(|process| process.training.is_some());
-    assert!(run(&mut world, 10 * SECOND, training));
+    // It has just made a step, of which the others hear.
+    let steps = |world: &World| world.nodes[2].process.as_ref().and_then(|p| p.training.as_ref()).map(|t| t.done);
+    assert!(run(&mut world, 10 * SECOND, |world| steps(world) == Some(0)));
+    assert!(run(&mut world, 10 * SECOND, |world| steps(world) == Some(1)));
     world.process(2, |process| process.hung = true);
     let start = world.now;
     assert!(run(&mut world, 60 * SECOND, |world| contributors(world, 0).len() == 2));

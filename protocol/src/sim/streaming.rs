@@ -8,7 +8,7 @@ use super::world::{Event, World};
 use crate::engine::io::Input;
 use crate::mutation::{Mutation, mutated};
 use crate::record::Span;
-use crate::{Digest, update};
+use crate::{Digest, lease, update};
 use std::rc::Rc;
 
 impl Process {
@@ -43,7 +43,13 @@ impl World {
     }
 
     /// Starts the steps ahead for a lease that the engine foresees.
-    pub(super) fn ahead(&mut self, node: usize, (round, base): (u64, Digest), lease: Span, steps: u32) {
+    pub(super) fn ahead(
+        &mut self,
+        node: usize,
+        (round, base): (u64, Digest),
+        lease: Span,
+        [inner_steps, steps]: [u32; 2],
+    ) {
         let same = |ahead: &Ahead| (ahead.round, ahead.base, ahead.lease) == (round, base, lease);
         let held = self.nodes[node].process.as_ref().and_then(|process| process.ahead.as_ref());
         if held.is_some_and(same) {
@@ -55,7 +61,7 @@ impl World {
         let mut started = None;
         self.process(node, |process| {
             let job = process.job();
-            process.ahead = Some(Ahead { job, round, base, lease, steps, done: 0 });
+            process.ahead = Some(Ahead { job, round, base, lease, inner_steps, steps, done: 0 });
             started = Some(job).filter(|_| !process.hung && process.own.is_some());
         });
         if let Some(job) = started {
@@ -68,7 +74,9 @@ impl World {
         let after = self.random.between(pace / 2, pace * 2);
         let Some(process) = self.nodes[node].process.as_mut().filter(|process| !process.hung) else { return };
         let Some(ahead) = process.ahead.as_mut().filter(|ahead| ahead.job == job) else { return };
-        let positions = Span { start: ahead.lease.start + u64::from(ahead.done) * unit, count: unit };
+        let before = |step| lease::positions_before(&ahead.lease, unit, ahead.inner_steps, step);
+        let (start, end) = (before(ahead.done), before(ahead.done + 1));
+        let positions = Span { start: ahead.lease.start + start, count: end - start };
         ahead.done += 1;
         let goes_on = ahead.done < ahead.steps;
         process.stepped(positions);

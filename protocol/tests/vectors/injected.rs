@@ -48,6 +48,7 @@ const SHOWN: &[(Subject, &[Mutation])] = &[
             Mutation::NeverJoin,
             Mutation::OneKey,
             Mutation::RoundStepsDown,
+            Mutation::NoFastLeases,
             Mutation::SliverOfALease,
             Mutation::SlowerMedian,
         ],

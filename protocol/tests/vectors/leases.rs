@@ -11,6 +11,8 @@ const GIVING: &str = "docs/protocol/2-records.md §2.4.1";
 const TAKING: &str = "docs/protocol/2-records.md §2.4.2";
 const STEPS: &str = "docs/protocol/2-records.md §2.4.3";
 const END: &str = "docs/protocol/2-records.md §2.4.4";
+/// Positions of a unit.
+const UNIT: u64 = 8;
 const FREE_SPANS_MAX: usize = starling_protocol::limits::FREE_SPANS_MAX;
 
 fn spans(list: &[(u64, u64)]) -> Vec<Span> {
@@ -50,6 +52,7 @@ fn steps() -> Vec<Json> {
     let table = [
         (30, vec![100, 100, 100]),
         (30, vec![100, 101, 103, 200]),
+        (30, vec![100, 50, 20, 97, 100]),
         (30, vec![400, 0, 100, 90]),
         (30, vec![0, 0]),
         (30, vec![1, 4_000_000_000, 100]),
@@ -58,9 +61,14 @@ fn steps() -> Vec<Json> {
     ];
     let row = |(inner_steps, step_us): (u32, Vec<u32>)| {
         let median = lease::median_step_us(step_us.iter().copied());
-        let steps: Vec<u32> = step_us.iter().map(|us| lease::steps_for(inner_steps, median, *us)).collect();
+        let units = |known| -> Vec<u32> {
+            let most = lease::units_max(inner_steps, UNIT, known);
+            step_us.iter().map(|us| lease::units_for(inner_steps, most, median, *us)).collect()
+        };
+        let (known, new) = (units(true), units(false));
         object! {
-            "section": STEPS, "inner_steps": inner_steps, "step_us": step_us, "median": median, "steps": steps,
+            "section": STEPS, "inner_steps": inner_steps, "step_us": step_us, "median": median, "units": known,
+            "units_of_newcomers": new,
         }
     };
     table.into_iter().map(row).collect()

@@ -215,7 +215,14 @@ impl Plan {
             let layout = |raw: &mut Raw, precision, stored: Stored| {
                 let (rows, columns) = (stored.rows as u64, stored.columns as u64);
                 let created = (library.layout_create)(raw, element(precision), rows, columns, rows as i64);
-                session.check(created, "describe a matrix", shape)
+                session.check(created, "describe a matrix", shape)?;
+                let (count, distance) = (shape.count as i32, (rows * columns) as i64);
+                let value = (&raw const count).cast::<c_void>();
+                let set = (library.layout_set)(*raw, library::MATRICES, value, size_of::<i32>());
+                session.check(set, "count its matrices", shape)?;
+                let value = (&raw const distance).cast::<c_void>();
+                let set = (library.layout_set)(*raw, library::DISTANCE, value, size_of::<i64>());
+                session.check(set, "place its matrices", shape)
             };
             layout(&mut self.left, shape.input, columns.left)?;
             layout(&mut self.right, shape.input, columns.right)?;

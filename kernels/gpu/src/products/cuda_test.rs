@@ -48,32 +48,33 @@ fn reference(form: Form, (m, n, k): (usize, usize, usize), (row, column): (usize
     (0..k).map(term).map(|(a, b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// A product and the same product added to its result; both must be exact but for the last rounding.
+/// Some products and the same products added to their results; all must be exact but for the last rounding.
 fn case(
     client: &Client,
     products: &Products<CudaRuntime>,
     precision: Precision,
     form: Form,
-    size: (usize, usize, usize),
+    (count, size): (usize, (usize, usize, usize)),
 ) {
     let (m, n, k) = size;
     for output in [Output::Activation, Output::Float] {
         let kind = if output == Output::Float { Precision::F32 } else { precision };
-        let (a, b, c) = (numbers(m * k, 5), numbers(n * k, 3), numbers(m * n, 11));
+        let [a, b, c] = [(m * k, 5), (n * k, 3), (m * n, 11)].map(|(length, factor)| numbers(count * length, factor));
         let [left, right] = [&a, &b].map(|data| upload(client, precision, data));
         let [d, term] = [&c, &c].map(|data| upload(client, kind, data));
         let tally = client.create_from_slice(&[0; 4]);
         for (add, expected_terms) in [(Add::None, 0.0), (Add::Into, 1.0), (Add::From(term), 0.0)] {
             let of_term = matches!(add, Add::From(_));
             let before = download(client, kind, &d);
-            let product = Product { form, m, n, k, output, add };
+            let product = Product { form, count, m, n, k, output, add };
             let scratch = client.empty(super::scratch(std::slice::from_ref(&product), true).max(4));
             products.run(client, &product, &left, &right, &d, &scratch, &tally).expect("a run");
             products.check().expect("no failure");
             let after = download(client, kind, &d);
-            for at in (0..m * n).step_by(1 + m * n / 4096) {
+            for at in (0..count * m * n).step_by(1 + count * m * n / 4096) {
                 let added = expected_terms * f64::from(before[at]) + if of_term { f64::from(c[at]) } else { 0.0 };
-                let right = reference(form, size, (at / n, at % n), &a, &b) + added;
+                let (matrix, place) = (at / (m * n), (at / n % m, at % n));
+                let right = reference(form, size, place, &a[matrix * m * k..], &b[matrix * n * k..]) + added;
                 let slack = right.abs().max(1.0) * if kind == Precision::Bf16 { 0.004 } else { 1e-5 };
                 let error = (f64::from(after[at]) - right).abs();
                 assert!(error <= slack, "element {at} is {} and should be {right} ({product:?})", after[at]);
@@ -87,7 +88,7 @@ fn computes(client: &Client) -> bool {
     let portable = Products::<CudaRuntime>::open_portable(Precision::F32);
     let ones = client.create_from_slice(bytemuck::cast_slice(&[1.0f32; 64]));
     let tally = client.create_from_slice(&[0; 4]);
-    let product = Product { form: Form::Input, m: 1, n: 1, k: 1, output: Output::Float, add: Add::Into };
+    let product = Product { form: Form::Input, count: 1, m: 1, n: 1, k: 1, output: Output::Float, add: Add::Into };
     let d = client.create_from_slice(&[0; 4]);
     portable.run(client, &product, &ones, &ones, &d, &client.empty(4), &tally).expect("a run");
     let counted = client.read_one(tally).expect("a healthy device");
@@ -108,7 +109,10 @@ fn products_are_exact_where_a_gpu_is() {
         for (_, products) in sets.iter().filter(|set| set.0) {
             for form in [Form::Forward, Form::Input, Form::Weight] {
                 for size in [(1, 3, 5), (17, 64, 96), (100, 1000, 64), (512, 768, 768), (768, 256, 2048)] {
-                    case(&client, products, precision, form, size);
+                    case(&client, products, precision, form, (1, size));
+                }
+                for size in [(3, 5, 7), (64, 64, 176), (768, 768, 256)] {
+                    case(&client, products, precision, form, (5, size));
                 }
             }
         }
@@ -121,17 +125,21 @@ fn portable_products_compile() {
     let Some(client) = client() else { return };
     let portable = Products::<CudaRuntime>::open_portable(Precision::Bf16);
     let tally = client.create_from_slice(&[0; 4]);
-    for (form, m, n, k) in [
-        (Form::Forward, 8192, 1280, 768),
-        (Form::Input, 8192, 768, 1280),
-        (Form::Weight, 1280, 768, 8192),
-        (Form::Forward, 17, 100, 96),
-        (Form::Weight, 3, 65, 17),
+    for (form, count, m, n, k) in [
+        (Form::Forward, 1, 8192, 1280, 768),
+        (Form::Input, 1, 8192, 768, 1280),
+        (Form::Weight, 1, 1280, 768, 8192),
+        (Form::Forward, 1, 17, 100, 96),
+        (Form::Weight, 1, 3, 65, 17),
+        // Muon's.
+        (Form::Weight, 20, 768, 768, 2048),
+        (Form::Forward, 20, 768, 768, 2048),
+        (Form::Input, 20, 768, 2048, 768),
     ] {
-        let [a, b, d, scratch] = [m * k * 2, n * k * 2, m * n * 4, m * n * 4].map(|bytes| client.empty(bytes));
+        let [a, b, d, scratch] = [m * k * 2, n * k * 2, m * n * 4, m * n * 4].map(|bytes| client.empty(count * bytes));
         for output in [Output::Activation, Output::Float] {
             for add in [Add::None, Add::Into, Add::From(scratch.clone())] {
-                let product = Product { form, m, n, k, output, add };
+                let product = Product { form, count, m, n, k, output, add };
                 portable.run(&client, &product, &a, &b, &d, &scratch, &tally).expect("a run");
             }
         }

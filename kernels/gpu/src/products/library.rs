@@ -19,6 +19,9 @@ pub const TRANSPOSED: i32 = 1;
 /// `cublasLtMatmulDescAttributes_t`.
 pub const TRANSPOSE_LEFT: c_int = 3;
 pub const TRANSPOSE_RIGHT: c_int = 4;
+/// `cublasLtMatrixLayoutAttribute_t`.
+pub const MATRICES: c_int = 5;
+pub const DISTANCE: c_int = 6;
 /// `cublasLtMatmulPreferenceAttributes_t`.
 pub const MOST_WORKSPACE: c_int = 1;
 pub const REDUCTIONS: c_int = 3;
@@ -77,6 +80,7 @@ functions! {
     operation_destroy = b"cublasLtMatmulDescDestroy\0" (Raw) -> Status;
     operation_set = b"cublasLtMatmulDescSetAttribute\0" (Raw, c_int, *const c_void, usize) -> Status;
     layout_create = b"cublasLtMatrixLayoutCreate\0" (*mut Raw, c_int, u64, u64, i64) -> Status;
+    layout_set = b"cublasLtMatrixLayoutSetAttribute\0" (Raw, c_int, *const c_void, usize) -> Status;
     layout_destroy = b"cublasLtMatrixLayoutDestroy\0" (Raw) -> Status;
     preference_create = b"cublasLtMatmulPreferenceCreate\0" (*mut Raw) -> Status;
     preference_destroy = b"cublasLtMatmulPreferenceDestroy\0" (Raw) -> Status;
@@ -194,6 +198,8 @@ mod tests {
             ("CUBLAS_OP_T", i64::from(TRANSPOSED)),
             ("CUBLASLT_MATMUL_DESC_TRANSA", i64::from(TRANSPOSE_LEFT)),
             ("CUBLASLT_MATMUL_DESC_TRANSB", i64::from(TRANSPOSE_RIGHT)),
+            ("CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT", i64::from(MATRICES)),
+            ("CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET", i64::from(DISTANCE)),
             ("CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES", i64::from(MOST_WORKSPACE)),
             ("CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK", i64::from(REDUCTIONS)),
             ("CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE", i64::from(REDUCTION_IN_COMPUTE_TYPE)),

@@ -55,12 +55,20 @@ fn element(precision: Precision) -> cubecl::ir::StorageType {
     }
 }
 
-/// A matrix of `rows` and `columns`, which may lie in memory transposed.
-fn matrix<R: Runtime>(handle: &Handle, rows: usize, columns: usize, transposed: bool) -> TensorBinding<R> {
+/// `count` matrices of `rows` and `columns`, which may lie in memory transposed.
+fn matrices<R: Runtime>(
+    handle: &Handle,
+    count: usize,
+    [rows, columns]: [usize; 2],
+    transposed: bool,
+) -> TensorBinding<R> {
     // A row or a column has one layout only. cubek takes the row-major one.
-    let strides = if transposed && rows > 1 && columns > 1 { [1, rows] } else { [columns, 1] };
+    let [row, column] = if transposed && rows > 1 && columns > 1 { [1, rows] } else { [columns, 1] };
+    let (strides, sizes) = ([rows * columns, row, column], [count, rows, columns]);
+    let first = usize::from(count == 1);
+    let (strides, sizes) = (Strides::new(&strides[first..]), Dimensions::from(sizes[first..].to_vec()));
     // SAFETY: the sizes of the handles are checked before.
-    unsafe { TensorBinding::from_raw_parts(handle.clone(), Strides::new(&strides), Dimensions::from([rows, columns])) }
+    unsafe { TensorBinding::from_raw_parts(handle.clone(), strides, sizes) }
 }
 
 fn launch<R: Runtime>(
@@ -69,13 +77,13 @@ fn launch<R: Runtime>(
     shape: Shape,
     (a, b, d): (&Handle, &Handle, &Handle),
 ) -> Result<(), String> {
-    let Shape { form, m, n, k, .. } = shape;
+    let Shape { form, count, m, n, k, .. } = shape;
     let input = element(shape.input);
-    let left = InputBinding::new(matrix(a, m, k, form == Form::Weight), input);
-    let right = InputBinding::new(matrix(b, k, n, form == Form::Forward), input);
+    let left = InputBinding::new(matrices(a, count, [m, k], form == Form::Weight), input);
+    let right = InputBinding::new(matrices(b, count, [k, n], form == Form::Forward), input);
     let elements = MatmulGlobalElems { lhs: input, rhs: input, out: element(shape.output) };
     let mut elements = MatmulElems::from_globals(&elements);
-    let call = || launch_ref(strategy, client, left, right, matrix(d, m, n, false), &mut elements);
+    let call = || launch_ref(strategy, client, left, right, matrices(d, count, [m, n], false), &mut elements);
     // Some refusals of cubek are panics.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(answer) => answer.map_err(|e| e.to_string().trim().to_string()),
@@ -88,7 +96,7 @@ impl Portable {
     pub fn scratch_bytes(product: &Product) -> usize {
         match product.add {
             Add::None => 0,
-            _ => product.m * product.n * Precision::F32.bytes(),
+            _ => product.count * product.m * product.n * Precision::F32.bytes(),
         }
     }
 
@@ -110,7 +118,7 @@ impl Portable {
         let output = shape.output;
         self.multiply(client, Shape { output: Precision::F32, ..shape }, (a, b, scratch))?;
         let term = (!std::ptr::eq(term, d)).then_some(term);
-        addition::add(client, output, shape.m * shape.n, (scratch, term, d), tally);
+        addition::add(client, output, shape.count * shape.m * shape.n, (scratch, term, d), tally);
         Ok(())
     }
 

@@ -29,9 +29,10 @@ fn numbers(length: usize, seed: u32) -> Vec<f32> {
 
 /// The product in f64, and the sum of the absolute values of its terms.
 fn reference(product: &Product, a: &[f32], b: &[f32], term: &[f32]) -> Vec<(f64, f64)> {
-    let (m, n, k) = (product.m, product.n, product.k);
+    let (count, m, n, k) = (product.count, product.m, product.n, product.k);
     let element = |at: usize| {
-        let (row, column) = (at / n, at % n);
+        let (matrix, row, column) = (at / (m * n), at / n % m, at % n);
+        let (a, b) = (&a[matrix * m * k..][..m * k], &b[matrix * n * k..][..n * k]);
         let (mut sum, mut size) = (f64::from(term[at]), f64::from(term[at].abs()));
         for p in 0..k {
             let (a, b) = match product.form {
@@ -44,7 +45,7 @@ fn reference(product: &Product, a: &[f32], b: &[f32], term: &[f32]) -> Vec<(f64,
         }
         (sum, size)
     };
-    (0..m * n).map(element).collect()
+    (0..count * m * n).map(element).collect()
 }
 
 /// A part of a larger buffer, which begins at byte 256 and is followed by other numbers.
@@ -83,16 +84,21 @@ enum Term {
     From,
 }
 
-fn case(form: Form, (m, n, k): (usize, usize, usize), output: Output, term: Term) {
+fn case(form: Form, sizes: (usize, usize, usize), output: Output, term: Term) {
+    counted(form, 1, sizes, output, term);
+}
+
+fn counted(form: Form, count: usize, (m, n, k): (usize, usize, usize), output: Output, term: Term) {
     let client = client();
-    let (a, b, old, other) = (numbers(m * k, 1), numbers(n * k, 2), numbers(m * n, 3), numbers(m * n, 4));
+    let [a, b, old, other] =
+        [(m * k, 1), (n * k, 2), (m * n, 3), (m * n, 4)].map(|(len, seed)| numbers(count * len, seed));
     let [left, right, d, c] = [&a, &b, &old, &other].map(|data| Part::new(&client, data));
     let (add, added) = match term {
-        Term::None => (Add::None, vec![0.0; m * n]),
+        Term::None => (Add::None, vec![0.0; count * m * n]),
         Term::Into => (Add::Into, old),
         Term::From => (Add::From(c.handle()), other.clone()),
     };
-    let product = Product { form, m, n, k, output, add };
+    let product = Product { form, count, m, n, k, output, add };
     let scratch = client.empty(super::scratch(std::slice::from_ref(&product), false).max(4));
     let tally = client.create_from_slice(&[0; 4]);
     let mut expected = reference(&product, &a, &b, &added);
@@ -163,6 +169,18 @@ fn every_form_has_its_corners() {
     }
 }
 
+/// Several products at once, with the sizes of Muon's: a matrix with itself, and square ones.
+#[test]
+fn many_products_are_those_of_each() {
+    for form in [Form::Forward, Form::Input, Form::Weight] {
+        for (count, sizes) in [(2, (1, 1, 1)), (3, (12, 36, 12)), (5, (1, 9, 1)), (4, (64, 64, 176)), (7, (41, 36, 36))]
+        {
+            counted(form, count, sizes, Output::Activation, Term::None);
+        }
+        counted(form, 3, (17, 3, 5), Output::Float, Term::Into);
+    }
+}
+
 #[test]
 fn told_words_name_the_library() {
     let (_, told) = Products::open(&client(), Precision::F32);
@@ -174,7 +192,7 @@ fn wrong_handles_are_refused_before_a_launch() {
     let client = client();
     let [small, large] = [1024, 4096].map(|bytes| client.empty(bytes));
     let tally = client.create_from_slice(&[0; 4]);
-    let product = |add| Product { form: Form::Forward, m: 32, n: 32, k: 32, output: Output::Float, add };
+    let product = |add| Product { form: Form::Forward, count: 1, m: 32, n: 32, k: 32, output: Output::Float, add };
     let run = |product: &Product, a: &Handle, b: &Handle, d: &Handle, scratch: &Handle| {
         PRODUCTS.run(&client, product, a, b, d, scratch, &tally).unwrap_err()
     };

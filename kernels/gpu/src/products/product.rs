@@ -50,10 +50,11 @@ pub enum Add {
     From(Handle),
 }
 
-/// A product `D[m,n]` of an inner dimension `k`.
+/// `count` products `D[m,n]` of an inner dimension `k`. The matrices of each operand follow each other without gaps.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub form: Form,
+    pub count: usize,
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -65,6 +66,7 @@ pub struct Product {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub form: Form,
+    pub count: usize,
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -76,8 +78,9 @@ pub(crate) struct Shape {
 
 impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { form, m, n, k, input, output } = self;
-        write!(f, "{form:?} [{m}, {n}] of inner dimension {k}, {input:?} to {output:?}")
+        let Self { form, count, m, n, k, input, output } = self;
+        let times = if *count == 1 { String::new() } else { format!("{count} times ") };
+        write!(f, "{times}{form:?} [{m}, {n}] of inner dimension {k}, {input:?} to {output:?}")
     }
 }
 
@@ -87,7 +90,7 @@ impl Product {
             Output::Activation => input,
             Output::Float => Precision::F32,
         };
-        Shape { form: self.form, m: self.m, n: self.n, k: self.k, input, output }
+        Shape { form: self.form, count: self.count, m: self.m, n: self.n, k: self.k, input, output }
     }
 
     /// The handle that is added, where the result goes into `d`.
@@ -104,7 +107,8 @@ impl Product {
     pub(crate) fn check(&self, input: Precision, a: &Handle, b: &Handle, d: &Handle) -> Result<Shape, String> {
         let shape = self.shape(input);
         let (m, n, k) = (self.m, self.n, self.k);
-        let counts = [(m, k), (n, k), (m, n)].map(|(rows, columns)| rows.saturating_mul(columns));
+        let elements = |(rows, columns): (usize, usize)| self.count.saturating_mul(rows).saturating_mul(columns);
+        let counts = [(m, k), (n, k), (m, n)].map(elements);
         if counts.contains(&0) || counts.iter().any(|count| *count > u32::MAX as usize) {
             return Err(format!("the product {shape} is empty or too large"));
         }

@@ -46,6 +46,7 @@ fn compute_samples<E: Float, O: Float>(
     d: &Array<O>,
     samples: &mut Array<f32>,
     steps: &Steps,
+    m: u32,
     n: u32,
     k: u32,
     length: u32,
@@ -53,12 +54,12 @@ fn compute_samples<E: Float, O: Float>(
 ) {
     count(tally);
     let at = place(UNIT_POS, length);
-    let (row, column) = (at / n, at % n);
+    let (matrix, row, column) = (at / (m * n), at / n % m, at % n);
     let mut sum = 0.0f32;
     let mut size = 0.0f32;
     for p in 0..k {
-        let left = f32::cast_from(a[(row * steps.row + p * steps.inner_left) as usize]);
-        let right = f32::cast_from(b[(p * steps.inner_right + column * steps.column) as usize]);
+        let left = f32::cast_from(a[(matrix * m * k + row * steps.row + p * steps.inner_left) as usize]);
+        let right = f32::cast_from(b[(matrix * n * k + p * steps.inner_right + column * steps.column) as usize]);
         sum += left * right;
         size += f32::abs(left * right);
     }
@@ -70,7 +71,7 @@ fn compute_samples<E: Float, O: Float>(
 
 /// Makes NaN of the samples of `d`, before the kernel runs. `tally` counts a launch.
 pub fn mark<R: Runtime>(client: &ComputeClient<R>, shape: Shape, d: &Handle, tally: &Handle) {
-    let length = shape.m * shape.n;
+    let length = shape.count * shape.m * shape.n;
     let (grid, dim) = (CubeCount::new_single(), CubeDim::new_1d(SAMPLES));
     // SAFETY: the handle holds `length` elements, which `place` stays in.
     unsafe {
@@ -123,7 +124,7 @@ fn launch<R: Runtime, E: Float, O: Float>(
     (a, b, d): (&Handle, &Handle, &Handle),
     tally: &Handle,
 ) -> Handle {
-    let (m, n, k) = (shape.m as u32, shape.n as u32, shape.k as u32);
+    let (count, [m, n, k]) = (shape.count, [shape.m, shape.n, shape.k].map(|size| size as u32));
     let steps = match shape.form {
         Form::Forward => StepsLaunch::new(k, 1, 1, k),
         Form::Input => StepsLaunch::new(k, 1, n, 1),
@@ -134,8 +135,8 @@ fn launch<R: Runtime, E: Float, O: Float>(
     // SAFETY: the sizes of the handles are those of the shape.
     unsafe {
         let array = |handle: &Handle, length| ArrayArg::from_raw_parts(handle.clone(), length);
-        let (left, right, result) =
-            (array(a, shape.m * shape.k), array(b, shape.n * shape.k), array(d, shape.m * shape.n));
+        let [left, right, result] =
+            [(a, m * k), (b, n * k), (d, m * n)].map(|(handle, size)| array(handle, count * size as usize));
         let (out, tally) = (array(&samples, SAMPLES as usize * 3), array(tally, 1));
         compute_samples::launch_unchecked::<E, O, R>(
             client,
@@ -146,9 +147,10 @@ fn launch<R: Runtime, E: Float, O: Float>(
             result,
             out,
             steps,
+            m,
             n,
             k,
-            m * n,
+            count as u32 * m * n,
             tally,
         );
     }
@@ -165,7 +167,7 @@ mod tests {
         let client = WgpuRuntime::client(&WgpuDevice::DefaultDevice);
         for (m, n) in [(1, 1), (3, 21), (8, 8), (17, 100)] {
             let output = Precision::F32;
-            let shape = Shape { form: Form::Forward, m, n, k: 2, input: Precision::F32, output };
+            let shape = Shape { form: Form::Forward, count: 1, m, n, k: 2, input: Precision::F32, output };
             let upload = |data: &[f32]| client.create_from_slice(bytemuck::cast_slice(data));
             let (a, b) = (upload(&vec![1.0; m * 2]), upload(&vec![2.0; n * 2]));
             let tally = client.create_from_slice(&[0; 4]);

@@ -1,5 +1,6 @@
 //! The one step of a round in runs that average each step: a gradient at the head's parameters.
 
+use super::division::Division;
 use super::job::{Made, Round, TrainerEvent};
 use super::rounds::Course;
 use super::task::{Learned, TaskError, Trouble};
@@ -33,7 +34,8 @@ impl Course for Gradients {
         if job.lease.count < unit {
             return Err(format!("step {} has {} of {unit} samples", job.round, job.lease.count).into());
         }
-        worker.samples_of_step(&mut order, job.lease.start, &mut samples);
+        let positions = Division::of(job.lease, 1, unit).positions(0..1);
+        order.samples(positions, &mut samples);
         let mut gradient = worker.spare();
         let elements = worker.state.read().elements();
         gradient.resize(elements, 0.0);
@@ -55,7 +57,8 @@ impl Course for Gradients {
             tokens_per_second,
         };
         let _ = worker.events.try_send(said);
-        let done = Steps { steps: 1, samples: unit, tokens: learned.weight, loss_sum: learned.loss, seconds: 0.0 };
+        let done =
+            Steps { steps: 1, samples: positions.count, tokens: learned.weight, loss_sum: learned.loss, seconds: 0.0 };
         self.made = Some(worker.made(job.round, gradient, payload, norm));
         Ok(Ok(done))
     }

@@ -1,5 +1,6 @@
 //! Rounds of inner steps and their results: the default course, from which the others differ.
 
+use super::division::Division;
 use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
 use super::task::{Ready, StepAt, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
@@ -88,7 +89,7 @@ impl Worker {
             delta: made.delta,
             payload: made.payload,
             norm: made.norm,
-            step_us: (trained * 1e6 / f64::from(done.steps.max(1))) as u32,
+            step_us: (trained * 1e6 / done.units(self.setting.inner.samples(1))) as u32,
             seconds,
             ended,
         }))
@@ -112,14 +113,12 @@ impl Worker {
         mut between: impl FnMut(&mut Self, u32, u32) -> Result<bool, Trouble>,
     ) -> Worked {
         let inner = self.setting.inner.clone();
-        let unit = inner.samples(1);
         let mut order = self.order();
         let (mut left_out, mut samples, first) = (0, Vec::new(), done.steps);
-        // The steps never use a sample of another member's lease.
-        let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
+        let division = Division::of(job.lease, job.inner_steps, inner.samples(1));
+        let steps = division.steps;
         (self.reached, self.signs) = (0, 0);
-        let start = job.lease.start + u64::from(first) * unit;
-        self.announce(&mut order, job.round, start, steps.saturating_sub(first))?;
+        self.announce(&mut order, job.round, &division, first..steps)?;
         for step in first..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(Err(TrainerEvent::Stopped));
@@ -127,7 +126,8 @@ impl Worker {
             if done.steps > 0 && self.cut.load(Ordering::Acquire) == job.generation {
                 break;
             }
-            self.samples_of_step(&mut order, job.lease.start + u64::from(step) * unit, &mut samples);
+            let positions = division.positions(step..step + 1);
+            order.samples(positions, &mut samples);
             self.reached = step + 1;
             let lr = self.rate(&inner, job.round, step, job.tokens);
             let learned = match self.task.step(&samples, StepAt { step, lr }) {
@@ -139,7 +139,7 @@ impl Worker {
                 Err(e @ TaskError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
                     tracing::warn!("round {}: {e}", job.round);
                     left_out += 1;
-                    done.samples += unit;
+                    done.samples += positions.count;
                     continue;
                 }
                 Err(e) => {
@@ -147,7 +147,7 @@ impl Worker {
                     return Err(e.into());
                 }
             };
-            done.take(&learned, unit);
+            done.take(&learned, positions.count);
             let tokens_per_second = done.tokens as f64 / (done.seconds + started.elapsed().as_secs_f64()).max(1e-9);
             let (round, step) = (job.round, step + 1);
             let reached = step + self.signs;

@@ -4,6 +4,7 @@
 //! `theta` is the host's copy from the last contribution: later steps on the device may still be dropped, by loading
 //! that copy again.
 
+use super::division::Division;
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
 use super::rounds::{Course, subtract_from};
 use super::task::{Ready, StepAt, Task, TaskError, Trouble};
@@ -195,17 +196,19 @@ impl Course for Own {
         if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
             return Ok(TrainerEvent::WentAhead { ended: Instant::now() });
         }
-        let (inner, unit) = (worker.setting.inner.clone(), worker.setting.inner.samples(1));
+        let inner = worker.setting.inner.clone();
         let mut order = worker.order();
         let (mut steps, mut samples, began) = (Steps::default(), Vec::new(), Instant::now());
-        let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / unit.max(1)) as u32;
-        worker.announce(&mut order, job.round, job.lease.start, most)?;
+        let division = Division::of(job.lease, job.inner_steps, inner.samples(1));
+        let most = job.steps.min(division.steps);
+        worker.announce(&mut order, job.round, &division, 0..most)?;
         while steps.steps < most && worker.generation.load(Ordering::Acquire) == job.generation {
             // The round itself handles a missing shard or a loss that is not finite, once it begins.
-            worker.samples_of_step(&mut order, job.lease.start + steps.samples, &mut samples);
+            let positions = division.positions(steps.steps..steps.steps + 1);
+            order.samples(positions, &mut samples);
             let (step, lr) = (steps.steps, worker.rate(&inner, job.round, steps.steps, job.tokens));
             match worker.task.step(&samples, StepAt { step, lr }) {
-                Ok(learned) => steps.take(&learned, unit),
+                Ok(learned) => steps.take(&learned, positions.count),
                 Err(TaskError::Gone(why)) => return Err(Trouble::Gone(why)),
                 Err(_) => break,
             }

@@ -1,13 +1,16 @@
 //! The state that all courses of training share: the task, the head's state, and the driver's wishes.
 
+use super::division::{Division, Order};
 use super::job::{Ahead, Made, Round, TrainerEvent};
 use super::task::{Coming, Learned, Place, Ready, Task, TaskError, Trouble};
 use crate::reduce::FragmentFeedback;
 use crate::runtime::head::SharedState;
 use starling_protocol::Digest;
 use starling_protocol::permutation::SampleOrder;
+use starling_protocol::record::Span;
 use starling_protocol::run::{Budget, InnerSpec, SyncSpec};
 use starling_store::Store;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -140,15 +143,21 @@ impl Worker {
     }
 
     /// Tells the task which samples the steps to come have, from a position on.
-    pub fn announce(&mut self, order: &mut Order, round: u64, start: u64, steps: u32) -> Result<(), TaskError> {
-        self.tell(order, (round, false), start, steps)
+    pub fn announce(
+        &mut self,
+        order: &mut Order,
+        round: u64,
+        division: &Division,
+        steps: Range<u32>,
+    ) -> Result<(), TaskError> {
+        self.tell(order, (round, false), division, steps)
     }
 
     /// Tells the task which samples the next round will most likely have.
     pub fn foresee(&mut self, job: &Ahead) -> Result<TrainerEvent, Trouble> {
-        let (mut order, unit) = (self.order(), self.setting.inner.samples(1));
-        let steps = u64::from(job.inner_steps).min(job.lease.count / unit.max(1)) as u32;
-        self.tell(&mut order, (job.round, true), job.lease.start, steps)?;
+        let (mut order, division) =
+            (self.order(), Division::of(job.lease, job.inner_steps, self.setting.inner.samples(1)));
+        self.tell(&mut order, (job.round, true), &division, 0..division.steps)?;
         Ok(TrainerEvent::WentAhead { ended: Instant::now() })
     }
 
@@ -156,22 +165,15 @@ impl Worker {
         &mut self,
         order: &mut Order,
         (round, is_likely): (u64, bool),
-        start: u64,
-        steps: u32,
+        division: &Division,
+        steps: Range<u32>,
     ) -> Result<(), TaskError> {
-        if steps == 0 {
+        if steps.is_empty() {
             return Ok(());
         }
-        let samples = self.setting.inner.samples(steps);
+        let (count, Span { start, count: samples }) = (steps.end - steps.start, division.positions(steps));
         let mut numbers = (0..samples).map(|n| order.sample(start.saturating_add(n)));
-        self.task.lease(Coming { round, is_likely, steps, samples, numbers: &mut numbers })
-    }
-
-    /// Puts the samples of one step, from a position on, into `numbers`, whose earlier content goes.
-    pub fn samples_of_step(&self, order: &mut Order, start: u64, numbers: &mut Vec<u64>) {
-        numbers.clear();
-        let samples = self.setting.inner.samples(1);
-        numbers.extend((0..samples).map(|n| order.sample(start.saturating_add(n))));
+        self.task.lease(Coming { round, is_likely, steps: count, samples, numbers: &mut numbers })
     }
 
     /// The memory of the last contribution, if no other holder is left.
@@ -194,15 +196,6 @@ impl Worker {
     }
 }
 
-/// The numbers of the samples at the positions of a run; of samples without numbers the positions stand for them.
-pub struct Order(Option<SampleOrder>);
-
-impl Order {
-    fn sample(&mut self, position: u64) -> u64 {
-        self.0.as_mut().map_or(position, |order| order.sample(position))
-    }
-}
-
 /// The result of inner steps.
 #[derive(Default)]
 pub struct Steps {
@@ -219,6 +212,11 @@ pub struct Steps {
 pub type Worked = Result<Result<Steps, TrainerEvent>, Trouble>;
 
 impl Steps {
+    /// Units of so many samples, as a number to divide by.
+    pub fn units(&self, unit: u64) -> f64 {
+        (self.samples as f64 / unit.max(1) as f64).max(1.0)
+    }
+
     /// Adds one step of this many samples.
     pub fn take(&mut self, learned: &Learned, samples: u64) {
         self.samples += samples;

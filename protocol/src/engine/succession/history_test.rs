@@ -108,7 +108,7 @@ impl Lineage {
                 start: member.lease.start,
                 samples,
                 tokens: samples * 128,
-                steps: (samples / 8).max(1) as u32,
+                steps: (samples / 8).clamp(1, parent.next.inner_steps.into()) as u32,
                 statements,
                 leave: choices.one_in(12),
                 merges,
@@ -116,7 +116,7 @@ impl Lineage {
                 rtts: vec![],
                 ..sample::ready()
             };
-            ready.measured.step_us = [0, 90, 100, 130, 500, 90_000][choices.below(6) as usize];
+            ready.measured.step_us = [0, 40, 90, 100, 130, 500, 90_000][choices.below(7) as usize];
             contributions.push(SignedReady { member: member.id, ready, digest: digest(at as u8), bytes: vec![] });
         }
         contributions

@@ -355,9 +355,13 @@ fn leases_fit_the_speed_and_the_unused_rest_comes_back() {
     contributions[2].ready.samples = 56;
     let record = after(&parent, &contributions);
     let counts: Vec<u64> = record.next.members.iter().map(|member| member.lease.count).collect();
-    assert_eq!(counts, [184, WHOLE, 8 * 8], "1 takes what 3 left (23 of 30 steps), 3 is four times slower");
-    assert_eq!(record.next.members[0].lease.start, contributions[2].ready.start + 56);
-    assert_eq!(record.cursor, parent.cursor + WHOLE + 64);
+    assert_eq!(
+        counts,
+        [2 * WHOLE, 184, 8 * 8],
+        "1 is twice as fast, 2 takes what 3 left (23 of 30), 3 is four times slower"
+    );
+    assert_eq!(record.next.members[1].lease.start, contributions[2].ready.start + 56);
+    assert_eq!(record.cursor, parent.cursor + 2 * WHOLE + 64);
 }
 
 #[test]

@@ -34,9 +34,10 @@ impl Invariant for Mass {
             }
             Observed::Training { node, base, lease } => {
                 let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
-                // A gradient of another state is of no use any more.
+                // A gradient of another state is of no use any more, nor is more work than a new seat leases there.
                 let stale = |offer: &Offer| world.spec.sync.mode == SyncMode::EveryStep && offer.base != *base;
-                let kept = held.is_some_and(|offer: &Offer| offer.span.start == lease.start && !stale(offer));
+                let fits = |offer: &Offer| offer.span.start == lease.start && offer.span.count <= lease.count;
+                let kept = held.is_some_and(|offer| fits(offer) && !stale(offer));
                 require(!kept, || format!("node {node} trains on a lease again whose contribution it holds"))
             }
             Observed::Committing { node, link, mine, .. } => {
