@@ -2,8 +2,8 @@
 
 use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
-    DeviceChoice, DeviceError, DeviceKind, ModelConfig, Moments, OpenError, TrainError, Trainer, TrainerOptions,
-    initial_parameters, open_trainer,
+    BATCHES_MAX, DeviceChoice, DeviceError, DeviceKind, ModelConfig, Moments, OpenError, TrainError, Trainer,
+    TrainerOptions, initial_parameters, open_trainer,
 };
 
 fn model() -> ModelConfig {
@@ -185,6 +185,43 @@ fn clipping_bounds_the_gradient_and_decay_spares_gains() {
             assert!((a - b * keep).abs() < 1e-6, "{}: {b} -> {a}", tensor.name);
         }
     }
+}
+
+/// A fast member's steps have several times the run's batch.
+fn steps_of_several_batches_are_those_of_one_large_batch(open: impl Fn(&TrainerOptions) -> Option<Box<dyn Trainer>>) {
+    let model = model();
+    let mut read_after = Vec::new();
+    for accumulate in [1, 3] {
+        let options = TrainerOptions { batch: 2, accumulate, ..options(1) };
+        let Some(mut trainer) = open(&options) else { return };
+        trainer.load(&initial_parameters(&model, 3)).unwrap();
+        for step in 0..3 {
+            let report = trainer.step(&tokens(&model, 6, step), 1e-2).unwrap();
+            assert_eq!(report.tokens, (6 * model.seq_len) as u64);
+        }
+        // A smaller step after larger ones sees nothing of them.
+        let mut gradient = vec![0.0; model.schema().elements()];
+        let small = if accumulate == 1 { 2 } else { 6 };
+        let report = trainer.gradient(&tokens(&model, small, 9), &mut gradient).unwrap();
+        let (nats, count) = trainer.evaluate(&tokens(&model, small, 9)).unwrap();
+        assert!((report.loss - nats / count as f64).abs() < 1e-3, "{report:?}: {nats} of {count}");
+        assert!(matches!(trainer.step(&tokens(&model, 5, 0), 1e-2), Err(TrainError::Tokens { .. })));
+        let many = tokens(&model, 2 * accumulate * (BATCHES_MAX + 1), 0);
+        assert!(matches!(trainer.step(&many, 1e-2), Err(TrainError::Tokens { .. })));
+        read_after.push(read(&mut *trainer, &model));
+    }
+    let far = read_after[0].iter().zip(&read_after[1]).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+    assert!(far < 1e-3, "parameters differ by {far}");
+}
+
+#[test]
+fn steps_of_several_batches_on_the_cpu() {
+    steps_of_several_batches_are_those_of_one_large_batch(|options| Some(open(DeviceChoice::Cpu, &model(), options)));
+}
+
+#[test]
+fn steps_of_several_batches_on_a_graphics_adapter() {
+    steps_of_several_batches_are_those_of_one_large_batch(|options| graphics(&model(), options));
 }
 
 #[test]
