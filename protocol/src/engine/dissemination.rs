@@ -74,17 +74,21 @@ impl Ctx {
     }
 
     /// Answers a peer's Head with the votes that contradict it, or with the votes that the peer lacks and should have
-    /// by now. `began`: since when this node is in its round.
-    pub fn help_along(&mut self, from: NodeId, heard: &Head, began: Option<Moment>, out: &mut Out) {
-        let Some(mine) = self.head.as_deref().filter(|mine| heard.lineage == mine.record.lineage) else { return };
+    /// by now. `began`: since when this node is in its round. Returns whether the peer is to be told this node's head as
+    /// well: in a flock of several rows a node that has the votes but not the update may hear of no source of it, since
+    /// those that have gone on without it send it no Heads.
+    pub fn help_along(&mut self, from: NodeId, heard: &Head, began: Option<Moment>, out: &mut Out) -> bool {
+        let Some(mine) = self.head.as_deref().filter(|mine| heard.lineage == mine.record.lineage) else { return false };
         let behind = Some(mine.record.seq) == heard.seq.checked_add(1) && heard.record == mine.record.parent;
         let at = self.history.iter().find(|past| past.record.seq == heard.seq);
         let contradicts = at.filter(|past| past.digest != heard.record);
         let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
-        let Some(certificate) = given.and_then(|chain_head| chain_head.certificate.clone()) else { return };
-        if self.helps_again(from) {
+        let Some(certificate) = given.and_then(|chain_head| chain_head.certificate.clone()) else { return false };
+        let helps = self.helps_again(from);
+        if helps {
             out.send_to(self, &[from], &Message::Certificate(certificate));
         }
+        helps && behind && self.is_large() && !mutated!(Mutation::LeaveBehind)
     }
 
     /// Whether a peer is to be told this node's head, since it has missed more than one record. In a flock of several rows

@@ -282,8 +282,8 @@ impl Engine {
             }
             round.hear_report(from, &heard, &mut self.conduct, ctx);
         }
-        ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
-        if ctx.is_to_learn_of_head(from, &heard) {
+        let helped = ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
+        if helped || ctx.is_to_learn_of_head(from, &heard) {
             let mine = scene!(self).head_message();
             self.out.send_to(&self.ctx, &[from], &Message::Head(mine));
         }
