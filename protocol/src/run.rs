@@ -97,7 +97,7 @@ pub struct InnerSpec {
     pub clip: f64,
 }
 
-/// The inner optimizer. What it computes is its trainer's: nodes need not agree on its bits, but every contribution to
+/// The inner optimizer. Nodes need not agree on the bits that it computes, but every contribution to
 /// an average should be of one kind. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

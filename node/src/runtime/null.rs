@@ -17,7 +17,7 @@ pub struct NullTrainer {
     /// The amounts' factor by which the steps since have moved the parameters.
     moved: f32,
     seq_len: usize,
-    /// Of a step of so many sequences.
+    /// The time of a step of so many sequences.
     step_time: Duration,
     batch: usize,
     /// Steps until the device fails, for a test of that.

@@ -93,7 +93,7 @@ pub struct Ahead {
     /// The record that made the state that the coming record steps.
     pub base: Digest,
     pub lease: Span,
-    /// Of the whole lease, and those to make ahead.
+    /// Steps of the whole lease, and those to make ahead.
     pub inner_steps: u32,
     pub steps: u32,
     pub done: u32,
