@@ -11,8 +11,8 @@ use crate::record::Span;
 /// A member is never leased less than this part of a round's steps. Below it, its contribution would be noise, and a
 /// single slow measurement would starve it.
 const SLOWEST_PART: u32 = 8;
-/// A member is never leased more than so many times a round's steps. What its own word says about its speed weighs no
-/// more in the average than this.
+/// A member is never leased more than so many times a round's steps. Its own word about its speed weighs no more in the
+/// average than this.
 pub const FASTEST_PART: u32 = 4;
 
 /// The positions that are left to lease: spans that came back unused, and all from the cursor on.
