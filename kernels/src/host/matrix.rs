@@ -47,6 +47,21 @@ impl<'a> Matrix<'a> {
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
+
+    /// `rows` rows from row `first` on.
+    fn from_row(self, first: usize, rows: usize) -> Self {
+        assert!(rows > 0 && first + rows <= self.rows, "{rows} rows from {first} on are not in {}", self.rows);
+        // An empty view keeps its pointer: nothing of it is read.
+        let skipped = if self.cols == 0 { 0 } else { first * self.row_stride };
+        // SAFETY: the view has the row, and so its first element.
+        Self { data: unsafe { self.data.add(skipped) }, rows, ..self }
+    }
+
+    /// The columns from column `first` on.
+    fn from_col(self, first: usize) -> Self {
+        let view = self.t().from_row(first, self.cols - first);
+        view.t()
+    }
 }
 
 impl<'a> MatrixMut<'a> {
@@ -116,6 +131,35 @@ pub fn matmul(out: MatrixMut<'_>, into: Into, alpha: f32, a: Matrix<'_>, b: Matr
     }
 }
 
+/// Rows of a panel of `symmetric`: enough for a product to run at full speed.
+const PANEL: usize = 64;
+
+/// `matmul` where the result is known to be symmetric: the entries on and above the diagonal's panels are computed, and
+/// the others copied.
+///
+/// # Panics
+/// If the shapes do not fit, or `out` is no square.
+pub fn symmetric(out: &mut [f32], side: usize, into: Into, alpha: f32, a: Matrix<'_>, b: Matrix<'_>) {
+    assert!(
+        out.len() == side * side && a.rows == side && b.cols == side && a.cols == b.rows,
+        "{}x{} * {}x{} does not make a square of {side}",
+        a.rows,
+        a.cols,
+        b.rows,
+        b.cols
+    );
+    for first in (0..side).step_by(PANEL) {
+        let rows = PANEL.min(side - first);
+        let panel = MatrixMut::new(&mut out[first * side + first..], rows, side - first, side);
+        matmul(panel, into, alpha, a.from_row(first, rows), b.from_col(first));
+        for row in first..first + rows {
+            for col in first + rows..side {
+                out[col * side + row] = out[row * side + col];
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +191,21 @@ mod tests {
                     let dot: f32 = (0..k).map(|l| a[i * (k + gap) + l] * b[j * (k + gap) + l]).sum();
                     prop_assert_eq!(got, 0.5 * dot + if add { 2.0 } else { 0.0 });
                 }
+            }
+        }
+
+        /// The product of a matrix with its transpose, whichever of the two comes first, beside the whole product.
+        #[test]
+        fn symmetric_products_are_the_whole_ones(side in 1usize..200, k in 1usize..70, tall: bool, add: bool) {
+            let a: Vec<f32> = (0..side * k).map(|i| ((i * 7919 + i * i * 31) % 2003) as f32 * 1e-3 - 1.0).collect();
+            let view = if tall { Matrix::dense(&a, k, side).t() } else { Matrix::dense(&a, side, k) };
+            let into = if add { Into::Add } else { Into::Replace };
+            let (mut whole, mut half) = (vec![2.0f32; side * side], vec![2.0f32; side * side]);
+            matmul(MatrixMut::dense(&mut whole, side, side), into, 0.5, view, view.t());
+            symmetric(&mut half, side, into, 0.5, view, view.t());
+            for (place, (whole, got)) in whole.iter().zip(&half).enumerate() {
+                prop_assert!((whole - got).abs() <= 1e-4 * (1.0 + whole.abs()), "entry {place}: {whole} and {got}");
+                prop_assert_eq!(*got, half[place % side * side + place / side]);
             }
         }
     }

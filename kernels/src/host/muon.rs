@@ -1,6 +1,6 @@
 //! Muon (Jordan et al. 2024) on one matrix: momentum, made orthogonal by five iterations of Newton and Schulz.
 
-use super::matrix::{Into, Matrix, MatrixMut, matmul};
+use super::matrix::{Into, Matrix, MatrixMut, matmul, symmetric};
 use super::simd::{sum, vectorized};
 
 /// The momentum of the gradient; the step looks ahead by it once more (Nesterov).
@@ -45,10 +45,10 @@ pub fn orthogonalize(x: &mut Vec<f32>, rows: usize, cols: usize) {
         // The smaller of the two products of the matrix with itself: X X' of a wide one, X' X of a tall one.
         let view = Matrix::dense(x, rows, cols);
         let (left, right) = if rows <= cols { (view, view.t()) } else { (view.t(), view) };
-        matmul(MatrixMut::dense(&mut gram, side, side), Into::Replace, 1.0, left, right);
+        symmetric(&mut gram, side, Into::Replace, 1.0, left, right);
         poly.iter_mut().zip(&gram).for_each(|(poly, gram)| *poly = b * gram);
         let square = Matrix::dense(&gram, side, side);
-        matmul(MatrixMut::dense(&mut poly, side, side), Into::Add, c, square, square);
+        symmetric(&mut poly, side, Into::Add, c, square, square);
         next.iter_mut().zip(x.iter()).for_each(|(next, x)| *next = a * x);
         let poly = Matrix::dense(&poly, side, side);
         let (left, right) = if rows <= cols { (poly, view) } else { (view, poly) };

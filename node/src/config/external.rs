@@ -127,6 +127,7 @@ impl RunFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_protocol::run::Optimizer;
     use std::path::Path;
 
     fn file(text: &str) -> RunFile {
@@ -154,6 +155,7 @@ mod tests {
         let spec = plain.spec(data.clone(), 2).expect("it is sound");
         assert_eq!((spec.task.as_ref(), spec.beginning), (Some(&task()), Some(Digest([6; 32]))));
         assert_eq!((&spec.model, &spec.data), (&model, &data));
+        assert_eq!((spec.inner.optimizer, spec.inner.lr), (Optimizer::AdamW, 2e-3), "none but this is taken");
         // Another start finds the same run, from its folder or from the file that was written.
         let mut again = file("[task]\nkind = \"external\"\n");
         assert!(again.take_from(&spec) && again.spec(data.clone(), 2).ok() == Some(spec.clone()));

@@ -41,7 +41,7 @@ pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
             steps: Some(inner.steps),
             batch: inner.batch,
             accumulate: inner.accumulate,
-            lr: inner.lr,
+            lr: Some(inner.lr),
             lr_final: inner.lr_final,
             warmup_steps: inner.warmup_steps,
             beta1: inner.beta1,

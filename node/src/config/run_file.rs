@@ -151,7 +151,7 @@ impl Default for DataTable {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InnerTable {
-    /// Left out: AdamW.
+    /// Left out: Muon, or AdamW where Muon is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<Optimizer>,
     /// Left out: 30, or 1 where every step is averaged.
@@ -159,7 +159,9 @@ pub struct InnerTable {
     pub steps: Option<u32>,
     pub batch: u32,
     pub accumulate: u32,
-    pub lr: f64,
+    /// Left out: `InnerTable::rate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
     pub lr_final: f64,
     pub warmup_steps: u32,
     pub beta1: f64,
@@ -176,7 +178,7 @@ impl Default for InnerTable {
             steps: None,
             batch: 8,
             accumulate: 1,
-            lr: 2e-3,
+            lr: None,
             lr_final: 0.05,
             warmup_steps: 50,
             beta1: 0.9,
@@ -188,7 +190,29 @@ impl Default for InnerTable {
     }
 }
 
-/// `[outer]`: Nesterov on the average. Both keys default by the number of rounds.
+impl InnerTable {
+    /// The optimizer: Muon where nothing is said and nothing refuses it (docs/learning.md).
+    fn chosen(&self, mode: SyncMode, external: bool) -> Optimizer {
+        let best = if external || mode == SyncMode::EveryStep { Optimizer::AdamW } else { Optimizer::Muon };
+        self.optimizer.unwrap_or(best)
+    }
+
+    /// The peak rate. Left out, Muon's is 8e-3 at a width of 128 and falls with the root of the width, so that a step
+    /// moves a layer's outputs by as much in each model (Yang, Simon, Bernstein, arXiv 2310.17813, section 2). It has
+    /// two digits, as a person would write it.
+    fn rate(&self, optimizer: Optimizer, d_model: u32) -> f64 {
+        self.lr.unwrap_or_else(|| match optimizer {
+            Optimizer::Muon => {
+                let rate = 8e-3 * (128.0 / f64::from(d_model.max(1))).sqrt();
+                format!("{rate:.1e}").parse().unwrap_or(rate)
+            }
+            Optimizer::Lion => 2e-4,
+            Optimizer::AdamW | Optimizer::RmsProp | Optimizer::Sgd => 2e-3,
+        })
+    }
+}
+
+/// `[outer]`: Nesterov on the average. Both keys default by the inner optimizer and the number of rounds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OuterTable {
@@ -277,7 +301,8 @@ impl RunFile {
             Some(text) => Some(node_id("creator", text)?),
             None => None,
         };
-        let steps = self.inner.steps.unwrap_or(match self.sync.mode()? {
+        let mode = self.sync.mode()?;
+        let steps = self.inner.steps.unwrap_or(match mode {
             SyncMode::Rounds => STEPS_DEFAULT,
             SyncMode::EveryStep => 1,
         });
@@ -287,6 +312,8 @@ impl RunFile {
             Some(_) => self.of_external()?,
             None => (self.model.spec(tokenizer_vocab)?, data),
         };
+        let optimizer = self.inner.chosen(mode, self.is_external());
+        let lr = self.inner.rate(optimizer, model.d_model);
         let mut spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
@@ -294,11 +321,11 @@ impl RunFile {
             model,
             data,
             inner: InnerSpec {
-                optimizer: self.inner.optimizer.unwrap_or(Optimizer::AdamW),
+                optimizer,
                 steps,
                 batch: self.inner.batch,
                 accumulate: self.inner.accumulate,
-                lr: self.inner.lr,
+                lr,
                 lr_final: self.inner.lr_final,
                 warmup_steps: self.inner.warmup_steps,
                 beta1: self.inner.beta1,
@@ -318,7 +345,7 @@ impl RunFile {
         };
         // Each fragment steps in its share of the rounds.
         let steps = outer_rounds(&spec).div_ceil(u64::from(spec.sync.fragments.max(1)));
-        spec.outer = self.outer.spec(spec.sync.mode, steps)?;
+        spec.outer = self.outer.spec(spec.sync.mode, optimizer, steps)?;
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)
     }
@@ -357,8 +384,9 @@ impl RunFile {
 }
 
 impl OuterTable {
-    /// Few rounds want a high rate and little momentum, because momentum needs rounds to settle.
-    fn spec(&self, mode: SyncMode, rounds: u64) -> Result<OuterSpec, Failure> {
+    /// After Muon's steps a round takes the average itself: momentum gained nothing (docs/learning.md). After others few
+    /// rounds want a high rate and little momentum, because momentum needs rounds to settle.
+    fn spec(&self, mode: SyncMode, optimizer: Optimizer, rounds: u64) -> Result<OuterSpec, Failure> {
         if mode == SyncMode::EveryStep {
             if self.lr.is_some() || self.momentum.is_some() {
                 let why = "outer means nothing with sync.mode = \"every-step\": AdamW applies the average there, as [inner] \
@@ -368,6 +396,7 @@ impl OuterTable {
             return Ok(OuterSpec::unused());
         }
         let (lr, momentum) = match rounds {
+            _ if optimizer == Optimizer::Muon => (vec![(1, 1.0)], 0.0),
             1..200 => (vec![(1, 0.9)], 0.3),
             200..500 => (vec![(1, 0.7)], 0.6),
             _ => (vec![(1, 0.4), (2, 0.6), (8, 0.8)], 0.9),

@@ -107,12 +107,12 @@ fn momentum_follows_from_the_rounds_that_the_budget_has() {
         file.spec(data(), 256).expect("a run").outer.momentum
     };
     // A round of four nodes has 4 x 10 x 8 x 128 tokens.
-    let with = |budget: &str| momentum(&format!("[model]\nseq_len = 128\n[inner]\nsteps = 10\n[budget]\n{budget}"));
+    let with = |budget: &str| momentum(&format!("[model]\nseq_len = 128\n[inner]\noptimizer = \"adamw\"\nsteps = 10\n[budget]\n{budget}"));
     assert_eq!(with("rounds = 0"), 0.9);
     assert_eq!([with("rounds = 199"), with("rounds = 200"), with("rounds = 500")], [0.3, 0.6, 0.9]);
     assert_eq!([199, 200, 500].map(|rounds| with(&format!("tokens = {}", rounds * 40_960))), [0.3, 0.6, 0.9]);
     assert_eq!(with("rounds = 1000\ntokens = 40960"), 0.3, "the end that comes first");
-    let fragments = "[inner]\nsteps = 10\n[budget]\nrounds = 500\n[sync]\nfragments = 2\n";
+    let fragments = "[inner]\noptimizer = \"lion\"\nsteps = 10\n[budget]\nrounds = 500\n[sync]\nfragments = 2\n";
     assert_eq!(
         momentum(&format!("[model]\npreset = \"1m\"\n{fragments}")),
         0.6,
@@ -129,4 +129,23 @@ fn each_inner_optimizer_has_its_name_in_run_files_and_trainers() {
         let spec = file.spec(data(), 256).expect("a run");
         assert_eq!((spec.inner.optimizer, trainer_options(&spec.inner, 1).rule.name()), (*optimizer, optimizer.name()));
     }
+}
+
+#[test]
+fn a_run_file_that_names_no_optimizer_trains_with_muon_where_it_may() {
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    let of = |text: &str| {
+        let file: RunFile = toml::from_str(&format!("name = \"a\"\n{text}")).expect("it parses");
+        let spec = file.spec(data(), 256).expect("a run");
+        (spec.inner.optimizer, spec.inner.lr, spec.outer.lr, spec.outer.momentum)
+    };
+    let plain = |lr| (Optimizer::Muon, lr, vec![(1, 1.0)], 0.0);
+    assert_eq!([of("[model]\npreset = \"1m\"\n"), of("[budget]\nrounds = 300\n")], [plain(8e-3), plain(8e-3)]);
+    let preset = |name: &str| of(&format!("[model]\npreset = \"{name}\"\n")).1;
+    assert_eq!(["0.1m", "3m", "30m", "125m", "1b"].map(preset), [1.1e-2, 5.7e-3, 4e-3, 3.3e-3, 2e-3]);
+    assert_eq!(of("[inner]\nlr = 1e-3\n"), plain(1e-3), "a rate that is named stays");
+    let first = |text: &str| (of(text).0, of(text).1);
+    assert_eq!(first("[sync]\nmode = \"every-step\"\n"), (Optimizer::AdamW, 2e-3));
+    assert_eq!(first("[inner]\noptimizer = \"adamw\"\n"), (Optimizer::AdamW, 2e-3));
+    assert_eq!(first("[inner]\noptimizer = \"lion\"\n"), (Optimizer::Lion, 2e-4));
 }

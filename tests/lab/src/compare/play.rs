@@ -350,8 +350,8 @@ fn run_file(place: &Place<'_>) -> String {
     let (model, inner, own) = (&place.settings.model, &place.settings.inner, &place.settings.starling);
     format!(
         "name = \"compare\"\nseed = {}\n[model]\npreset = \"0.1m\"\nd_model = {}\nlayers = {}\nheads = {}\nkv_heads = {}\nffn = {}\n\
-         seq_len = {}\n[data]\nsources = [\"text.txt\"]\nholdout = 0.05\n[inner]\nsteps = {}\nbatch = {}\nlr = {:?}\n\
-         warmup_steps = {}\nbeta1 = {:?}\nbeta2 = {:?}\neps = {:?}\nweight_decay = {:?}\nclip = {:?}\n[outer]\nlr = {:?}\n\
+         seq_len = {}\n[data]\nsources = [\"text.txt\"]\nholdout = 0.05\n[inner]\noptimizer = \"adamw\"\nsteps = {}\nbatch = {}\n\
+         lr = {:?}\nwarmup_steps = {}\nbeta1 = {:?}\nbeta2 = {:?}\neps = {:?}\nweight_decay = {:?}\nclip = {:?}\n[outer]\nlr = {:?}\n\
          momentum = {:?}\n[admission]\nprobation = 0\n[sync]\ncodec = {:?}\nengine = {:?}\n",
         place.settings.seed,
         model.d_model,
