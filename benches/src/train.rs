@@ -37,6 +37,9 @@ struct Arguments {
     /// Steps of a turn.
     #[arg(long, default_value_t = 2)]
     steps: usize,
+    /// Starling's optimizer: adamw, muon, sgd, rmsprop or lion; PyTorch's is AdamW
+    #[arg(long, default_value = "adamw")]
+    optimizer: Rule,
     /// `auto`, `cpu`, `wgpu[:N]` or `cuda[:N]`; PyTorch takes cuda with cuda, else the CPU.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
@@ -108,7 +111,7 @@ fn run(arguments: &Arguments, case: &Case) -> Result<Value> {
         batch: *batch,
         accumulate: 1,
         threads: arguments.threads,
-        rule: Rule::AdamW,
+        rule: arguments.optimizer,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,
@@ -127,9 +130,10 @@ fn run(arguments: &Arguments, case: &Case) -> Result<Value> {
         DeviceKind::Wgpu | DeviceKind::Cuda => String::new(),
     };
     println!(
-        "{preset}: {} parameters, {batch} x {} tokens, {} threads, on {}{memory}",
+        "{preset}: {} parameters, {batch} x {} tokens, {}, {} threads, on {}{memory}",
         parameters.len(),
         model.seq_len,
+        options.rule.name(),
         options.threads,
         ours.device(),
     );
@@ -191,6 +195,7 @@ fn report(
         "parameters": case.model.parameters(),
         "batch": case.batch,
         "seq_len": case.model.seq_len,
+        "optimizer": arguments.optimizer.name(),
         "threads": arguments.threads,
         "device": arguments.device.to_string(),
         "rounds": turns.len(),

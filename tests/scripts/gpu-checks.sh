@@ -193,8 +193,10 @@ case $which in
             "$python" "$work/flock.py" "$work/bin/starling" "$work/text.txt" "$work/mixed" cuda cpu
         stage torch-compiles needs 200 bash -c "tail --pid=$compiling -f /dev/null; tail -n 5 $work/compiled-*"
         stage train-125m needs 70 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 10 --case 125m:8x1024'
+        stage muon-125m needs 40 bash -c 'bench_train --python /none --optimizer muon --rounds 3 --steps 10 --case 125m:8x1024'
         stage train-350m needs 70 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 5 --case 350m:4x1024'
         stage train-1b needs 90 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 3 --case 1b:4x2048'
+        stage muon-1b needs 60 bash -c 'bench_train --python /none --optimizer muon --rounds 2 --steps 2 --case 1b:4x2048'
         stage attention needs 60 bench-gpu attention
         stage products needs 60 bench-gpu products
         stage transfers needs 30 bench-gpu transfers
