@@ -1,5 +1,5 @@
 //! `starling` with hooks that make it lie, for tests: its own command line, and `--byzantine MODE[,MODE]`,
-//! `--byzantine-from-round N` and `--mutation BUG`.
+//! `--byzantine-from-round N`, `--mutation BUG` and `--small-rows`.
 
 use clap::Parser;
 use starling_node::cli::Cli;

@@ -1,7 +1,8 @@
 //! A member that lies, for tests on real processes: `starling-byzantine` is the program with a few hooks, each at a
 //! place where the node's words leave it. It can also run with one of the protocol's injected bugs, to show that the
-//! lab notices them, or attack as a stranger that never joins ([`stranger`]). The shipped program has none of this; a
-//! test looks for [`MARK`] in it.
+//! lab notices them, or attack as a stranger that never joins ([`stranger`]). Without any of these it is honest, and
+//! with `--small-rows` nine such nodes are a flock of two rows. The shipped program has none of this; a test looks for
+//! [`MARK`] in it.
 
 mod link;
 mod plot;
@@ -15,7 +16,7 @@ use plot::{ATTACKS, Plot};
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
 use starling_protocol::message::{Message, Ready};
 use starling_protocol::mutation::{self, Mutation};
-use starling_protocol::{Digest, update, wire};
+use starling_protocol::{Digest, scale, update, wire};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Read;
@@ -85,13 +86,15 @@ struct Byzantine {
 
 static BYZANTINE: OnceLock<Byzantine> = OnceLock::new();
 
-/// Takes `--byzantine MODE[,MODE]`, `--byzantine-from-round N`, `--mutation BUG` and the flags of [`Plot`] out of a
-/// command line, arms the hooks, and returns the other arguments.
+/// Takes `--byzantine MODE[,MODE]`, `--byzantine-from-round N`, `--mutation BUG`, `--small-rows` and the flags of
+/// [`Plot`] out of a command line, arms the hooks, and returns the other arguments. Must be called before the process
+/// has other threads: it sets what holds in all of them.
 ///
 /// # Errors
 /// A flag has no value, a wrong one, or an unknown name.
 pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
-    let (mut others, mut byzantine, mut injected) = (Vec::new(), Byzantine::default(), None);
+    let (mut others, mut byzantine) = (Vec::new(), Byzantine::default());
+    let (mut injected, mut rows) = (None, None);
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -112,13 +115,15 @@ pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, S
                 byzantine.plot.at = places?;
             }
             Some("--mutation") => injected = Some(mutation_named(&value()?)?),
+            Some("--small-rows") => rows = Some(scale::SMALL),
             _ => others.push(argument),
         }
     }
-    if injected.is_some_and(|bug| !mutation::everywhere(bug)) {
+    let twice = injected.is_some_and(|bug| !mutation::everywhere(bug));
+    if twice || rows.is_some_and(|rows| !scale::everywhere(rows)) {
         return Err("armed twice".to_owned());
     }
-    eprintln!("{MARK} ({:?}, {:?}, {injected:?})", byzantine.modes, byzantine.plot);
+    eprintln!("{MARK} ({:?}, {:?}, {injected:?}, {rows:?})", byzantine.modes, byzantine.plot);
     BYZANTINE.set(byzantine).map_err(|_| "armed twice".to_owned())?;
     Ok(others)
 }

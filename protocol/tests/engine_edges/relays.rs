@@ -341,6 +341,32 @@ pub fn a_peer_that_has_missed_records_is_told_of_the_head() {
     });
 }
 
+/// A node that is given the votes of a record may lack its update. Those that went on with that record send it no Heads,
+/// so it knows of a source only if the node that gives it the votes says where it stands (seed 527 of the simulator).
+#[test]
+fn a_peer_that_is_given_a_certificate_is_told_of_the_head_too() {
+    with(SMALL, || {
+        let one_row =
+            Bench::flock_of(spec(), &[1, 2, 3, 4].map(|n| (n, if n < 4 { Role::Voter } else { Role::Learner })));
+        for (mut bench, heads) in [(rows(Role::Voter), 1), (one_row, 0)] {
+            let behind = bench.chain_head(Phase::Settling, 0);
+            bench.commit();
+            let members: Vec<u8> = bench.record().members().map(|member| member.0[0]).filter(|n| *n != ME).collect();
+            bench.wait(3_000_000);
+            members.iter().filter(|n| **n < 4).for_each(|n| drop(bench.meet(*n)));
+            for n in members.into_iter().filter(|n| *n > 3) {
+                let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat: 900, ..Pulse::default() };
+                let outputs = bench.say(n, &Message::Head(Head { pulse, ..behind.clone() }));
+                let said: Vec<Message> =
+                    sent(&bench.spec, &outputs).into_iter().filter(|(to, _)| *to == id(n)).map(|(_, m)| m).collect();
+                let count = |is: fn(&&Message) -> bool| said.iter().filter(is).count();
+                assert_eq!(count(|m| matches!(m, Message::Certificate(_))), 1, "{said:?}");
+                assert_eq!(count(|m| matches!(m, Message::Head(_))), heads, "{said:?}");
+            }
+        }
+    });
+}
+
 #[test]
 pub fn a_member_is_down_when_most_of_its_neighbours_say_so() {
     with(SMALL, || {

@@ -1,0 +1,119 @@
+//! Real nodes whose flock is a grid of several rows. Rows begin at 64 members, so these are nodes of `starling-byzantine`
+//! (`make byzantine`) that lie about nothing: with `--small-rows` nine of them sit in two rows (`protocol/src/scale.rs`).
+
+use serde_json::Value;
+use starling_protocol::record::{Member, Role};
+use starling_store::{Store, StoreOptions};
+use starling_tests::flock::{Flock, NodeOptions, built_binaries, byzantine_program};
+use starling_tests::process::Process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const RUN_TOML: &str = "name = \"rows\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\n\
+                        holdout = 0.1\n[inner]\nsteps = 10\nbatch = 1\n";
+/// Nodes of the beginning; in rows of four they make two.
+const NODES: usize = 9;
+/// Voters of a flock with small rows.
+const VOTERS: usize = 3;
+/// Records that all nodes commit together before something happens.
+const RECORDS: usize = 5;
+
+fn options(program: &Path, found: bool) -> NodeOptions {
+    let mut options = NodeOptions { program: Some(program.to_path_buf()), ..NodeOptions::small(found) };
+    options.arguments.extend(["--small-rows", "--null-trainer", "20"].map(String::from));
+    options
+}
+
+/// The records that a node has committed since the mark to which all of `count` members contributed, and that three
+/// vote on.
+fn full(node: &Process, mark: usize, count: usize) -> BTreeSet<String> {
+    let contributors = |e: &Value| e["contributors"].as_array().map_or(0, Vec::len);
+    let is_full = |e: &Value| contributors(e) == count && e["members"] == count && e["voters"] == VOTERS;
+    let commits = node.events_since(mark).into_iter().filter(|e| e["event"] == "committed" && is_full(e));
+    commits.map(|e| e["record"].to_string()).collect()
+}
+
+/// Waits until all nodes have committed so many records together, from now on, with contributions of all.
+fn fly(nodes: &mut [Process], records: usize) {
+    let (deadline, count) = (Instant::now() + LIMIT, nodes.len());
+    let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();
+    loop {
+        let each = nodes.iter().zip(&marks).map(|(node, mark)| full(node, *mark, count));
+        let common = each.reduce(|a, b| a.intersection(&b).cloned().collect()).unwrap_or_default();
+        if common.len() >= records {
+            return;
+        }
+        let ended = nodes.iter_mut().find_map(|node| node.has_exited().then(|| node.last_words()));
+        assert_eq!(ended, None, "all nodes run on");
+        let last = || nodes.iter().map(Process::last_words).collect::<Vec<_>>().join("\n");
+        assert!(Instant::now() < deadline, "{} of {records} records of {count} nodes: {}", common.len(), last());
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+/// The members of the newest record on the disk of a node that does not run.
+fn members(home: &Path) -> Vec<Member> {
+    let opened = Store::open(home, StoreOptions::default()).expect("its folder");
+    opened.store.head().expect("a record").next.members
+}
+
+/// The node's own id.
+fn id(node: &Process) -> String {
+    let started = node.events().into_iter().find(|e| e["event"] == "started").expect("it has started");
+    started["node"].as_str().expect("text").to_owned()
+}
+
+/// Checks that each record has one state, and that no node doubts its own.
+fn assert_one_state(nodes: &[Process]) {
+    let mut roots = BTreeMap::new();
+    for event in nodes.iter().flat_map(Process::events) {
+        assert!(!["own_fault", "split_brain", "forked"].iter().any(|bad| event["event"] == *bad), "{event}");
+        if event["event"] == "committed" {
+            let root = roots.entry(event["record"].to_string()).or_insert_with(|| event["state_root"].clone());
+            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
+        }
+    }
+}
+
+#[test]
+fn nodes_in_rows_commit_together_and_go_on_after_deaths_in_both_rows() {
+    let Some(program) = byzantine_program().expect("the folder of this test") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text: String = (0..4000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
+    std::fs::write(folder.path().join("text.txt"), text).expect("written");
+    let bin = built_binaries().expect("the folder of this test");
+    let flock = Flock::start(&bin, folder.path(), RUN_TOML).expect("a bootstrap peer");
+    let mut nodes = Vec::new();
+    for n in 0..NODES {
+        let mut node = flock.node(&format!("node-{n}"), &options(&program, n == 0)).expect("a node");
+        if n == 0 {
+            node.wait(LIMIT, "founded", |_| true).expect("it founds");
+        }
+        nodes.push(node);
+    }
+    fly(&mut nodes, RECORDS);
+
+    // The founder votes as long as it is there. Its disk says who sits in another row.
+    let mut dead = vec![nodes.remove(0)];
+    dead[0].kill();
+    let seats = members(&flock.home("node-0"));
+    let cell = |of: &Process| seats.iter().find(|seat| seat.id.to_string() == id(of)).expect("it is a member");
+    let founder = cell(&dead[0]);
+    assert_eq!((founder.role, founder.cell.row()), (Role::Voter, 0));
+    let is_far = |node: &Process| cell(node).role == Role::Learner && cell(node).cell.row() == 1;
+    let far = nodes.iter().position(is_far).expect("a learner of the other row");
+    dead.push(nodes.remove(far));
+    dead[1].kill();
+    fly(&mut nodes, RECORDS);
+
+    nodes.push(flock.node("late", &options(&program, false)).expect("a node"));
+    fly(&mut nodes, RECORDS);
+    assert_one_state(&nodes);
+    for node in &mut nodes {
+        node.terminate();
+        assert!(node.wait_exit(LIMIT).expect("it leaves").success(), "{}", node.last_words());
+    }
+    assert!(members(&flock.home("late")).iter().any(|seat| seat.cell.row() == 1), "the flock has rows to its end");
+}
