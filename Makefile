@@ -44,7 +44,7 @@ RESULTS ?= $(if $(QUICK),out/quality,benches/results)
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round bench-uplink sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT);"
@@ -60,7 +60,8 @@ help:
 	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab,"
 	@echo "             bench-checkpoint (what a checkpoint adds to a round, some five minutes),"
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
-	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE))"
+	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE)),"
+	@echo "             bench-uplink (what nodes say of lines of known rates, some three minutes; needs root)"
 	@echo "make bench-quality    the queue of comparisons of validation loss; hours, goes on where it stopped; QUICK=1: minutes;"
 	@echo "             LIST=$(LIST), rows and curves in RESULTS=$(RESULTS)"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
@@ -160,6 +161,9 @@ bench-join: build
 bench-round: build
 	@$(BIN)/starling-lab bench-round --preset $(PRESET) --codec $(CODEC) --engine $(ENGINE) --out $(LAB_OUT) \
 		$(if $(JSON),--json $(JSON))
+
+bench-uplink: build
+	@JSON=$(JSON) benches/uplink.sh $(BIN)
 
 bench-engine: system
 	$(CARGO) bench $(BUILD) --bench engine

@@ -9,6 +9,7 @@ use crate::gate::Gate;
 use crate::identity::{Identity, IdentityError};
 use crate::swarm::{self, BehaviourEvent, StartError, SwarmOptions};
 use crate::transport::{self, TransportFailed};
+use crate::uplink::Uplink;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use libp2p::core::muxing::StreamMuxerBox;
@@ -52,7 +53,7 @@ pub enum Answer {
 pub async fn answers(list: &[PeerAddress], bound: Duration) -> Result<Vec<Answer>, CheckupFailed> {
     let identity = Identity::generate()?;
     let gate = Gate::default();
-    let (mut transport, _relays) = transport::build(identity.keypair(), gate.clone())?;
+    let (mut transport, _relays) = transport::build(identity.keypair(), gate.clone(), &Uplink::default())?;
     let mut dials: Vec<BoxFuture<'_, Answer>> = Vec::with_capacity(list.len());
     for named in list {
         if addresses::route(&named.address) == Some(Route::Relayed) {

@@ -7,6 +7,7 @@
 //! - [`transport`], [`mux`], [`gate`], [`doors`], [`handshake`], [`crowd`], [`source`]: how connections are made or
 //!   refused.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
+//! - [`uplink`]: the rate of this machine's line.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: which peers to dial and when, and the events for the owner of a swarm.
 //! - [`checkup`]: whether peers answer, and whether they reach this machine.
@@ -40,3 +41,4 @@ pub mod ticket;
 pub mod tls;
 pub mod transport;
 pub mod untrusted;
+pub mod uplink;

@@ -9,6 +9,7 @@ use crate::identification::IDENTIFY_PROTOCOL;
 use crate::identity::Identity;
 use crate::process::Process;
 use crate::reach::Capped;
+use crate::uplink::Uplink;
 use crate::{crowd, dht, gossip, identification, streams, tls, transport};
 use libp2p::core::upgrade::Version;
 use libp2p::gossipsub::IdentTopic;
@@ -71,6 +72,8 @@ pub struct SwarmOptions {
     pub idle_timeout: Duration,
     /// Resident bytes of this process beyond which no new connection is taken.
     pub memory_max_bytes: Option<usize>,
+    /// Measures what the connections by TCP carry.
+    pub uplink: Uplink,
 }
 
 impl Default for SwarmOptions {
@@ -86,6 +89,7 @@ impl Default for SwarmOptions {
             process: None,
             idle_timeout: Duration::from_secs(30),
             memory_max_bytes: None,
+            uplink: Uplink::default(),
         }
     }
 }
@@ -131,7 +135,7 @@ pub struct Behaviour {
 pub fn build(identity: &Identity, options: &SwarmOptions) -> Result<Swarm<Behaviour>, StartError> {
     let gate = Gate::default();
     let keypair = identity.keypair();
-    let (transport, relay_client) = transport::build(keypair, gate.clone())?;
+    let (transport, relay_client) = transport::build(keypair, gate.clone(), &options.uplink)?;
     let behaviour = behaviour(keypair, options, gate.clone(), relay_client)?;
     let config = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(options.idle_timeout)

@@ -6,6 +6,7 @@
 use crate::doors::Doors;
 use crate::gate::{Gate, GuardedTransport};
 use crate::mux::arrivals::{Arrivals, Pace};
+use crate::uplink::Uplink;
 use crate::{mux, tls};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox};
 use libp2p::core::transport::Boxed;
@@ -46,16 +47,21 @@ pub enum TransportFailed {
 }
 
 /// The transport of a node, and the behaviour of its relayed part.
-pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
+pub fn build(
+    keypair: &Keypair,
+    gate: Gate,
+    uplink: &Uplink,
+) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
     let security = tls::Upgrade::new(keypair)?;
     let (of_tcp, of_relays) = (gate.doors().clone(), gate.doors().clone());
     let paced = (gate.doors().clone(), Pace::default());
+    let uplink = uplink.clone();
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
     let tcp = TransportTimeout::with_outgoing_timeout(tcp, CONNECT_TIMEOUT)
-        .map(|stream, _| {
+        .map(move |stream, _| {
             limit_unsent(&stream.0);
             limit_unheard(&stream.0);
-            stream
+            uplink.over(stream)
         })
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())

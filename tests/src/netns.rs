@@ -62,15 +62,16 @@ impl Network {
         ip(&["link", "set", &self.link(machine), "master", &self.bridge(bridge)])
     }
 
-    /// Limits the machine's link to `mbit` Mbit/s in either direction.
+    /// Limits the machine's link to `mbit` Mbit/s in either direction, with queues of `queue_ms` at that rate.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn limit(&self, machine: usize, mbit: u32) -> anyhow::Result<()> {
+    pub fn limit(&self, machine: usize, mbit: u32, queue_ms: u32) -> anyhow::Result<()> {
         let rate = format!("{mbit}mbit");
-        // A burst has the bytes of 5 ms at that rate; the queue holds 50 ms.
+        let latency = format!("{queue_ms}ms");
+        // A burst has the bytes of 5 ms at that rate.
         let burst = (mbit * 125 * 5).max(16_000).to_string();
-        let shape = ["root", "tbf", "rate", &rate, "burst", &burst, "latency", "50ms"];
+        let shape = ["root", "tbf", "rate", &rate, "burst", &burst, "latency", &latency];
         let (space, inner, outer) = (self.namespace(machine), self.interface(machine), self.link(machine));
         let inside = ["-n", &space, "qdisc", "replace", "dev", &inner];
         let outside = ["qdisc", "replace", "dev", &outer];

@@ -52,6 +52,9 @@ struct Arguments {
     /// equal shares
     #[arg(long, value_delimiter = ',')]
     rate: Vec<u32>,
+    /// Milliseconds of the links' queues at their rate
+    #[arg(long, default_value_t = 50, requires = "rate")]
+    queue: u32,
     /// Run all members in this process, so many milliseconds away from each other, without encryption and rivals
     #[arg(long, conflicts_with = "rate")]
     delay: Option<u64>,
@@ -184,7 +187,7 @@ impl Contestant {
 
 impl Case<'_> {
     fn run(&self) -> Result<()> {
-        let places = Places::new(self.rates, self.nodes)?;
+        let places = Places::new(self.rates, self.arguments.queue, self.nodes)?;
         let mut workers = self.meet(&places)?;
         let ways = Way::all(&self.arguments.engine, &self.arguments.codec)?;
         let differ = self.rates.windows(2).any(|pair| pair[0] != pair[1]);
@@ -423,7 +426,7 @@ impl Case<'_> {
             "seconds": seconds, "all_seconds": contestant.seconds, "cpu_seconds": cpu,
             "floor_seconds": floor, "encoded_bytes": wire, "held_bytes": contestant.held, "bus_gb_per_s": bus,
             "peer": peer, "version": version,
-            "rate_mbit_per_s": self.rates, "by_rate": known == Known::Rates, "sites": self.arguments.sites,
+            "rate_mbit_per_s": self.rates, "queue_ms": self.arguments.queue, "by_rate": known == Known::Rates, "sites": self.arguments.sites,
             "toured": known == Known::Trips, "uplinks_kbps": contestant.uplinks,
             "delay_ms": self.arguments.delay, "cores": self.cores,
         });

@@ -10,11 +10,12 @@ pub struct Places {
 }
 
 impl Places {
-    /// `nodes` places. With rates in Mbit/s, each has a network namespace whose link has that rate in either direction.
+    /// `nodes` places. With rates in Mbit/s, each has a network namespace whose link has that rate in either direction,
+    /// and queues of `queue_ms`.
     ///
     /// # Errors
     /// If the system makes no namespaces or limits.
-    pub fn new(rates: &[u32], nodes: usize) -> Result<Self> {
+    pub fn new(rates: &[u32], queue_ms: u32, nodes: usize) -> Result<Self> {
         if rates.is_empty() {
             return Ok(Self { nodes, network: None });
         }
@@ -23,7 +24,7 @@ impl Places {
         }
         let network = Network::new(nodes, 1)?;
         for (machine, rate) in rates.iter().enumerate() {
-            network.limit(machine, *rate)?;
+            network.limit(machine, *rate, queue_ms)?;
         }
         Ok(Self { nodes, network: Some(network) })
     }

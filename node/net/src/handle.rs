@@ -17,6 +17,7 @@ use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::dialer::Trouble;
 use starling_bootstrap::identity;
 use starling_bootstrap::streams::{Control, Lane, OpenError};
+use starling_bootstrap::uplink::Uplink;
 use starling_protocol::NodeId;
 use starling_protocol::limits::CONTROL_BYTES_MAX;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub struct NetHandle {
     pub(super) sessions: Sessions,
     pub(super) guests: Guests,
     pub(super) traffic: Traffic,
+    pub(super) uplink: Uplink,
     pub(super) standing: Standing,
     pub(super) fetched: FetchTally,
     pub(super) names: PeerNames,
@@ -281,7 +283,7 @@ impl NetHandle {
     /// Ends a round of measuring. Returns the uplink's rate in kbit/s, by the fastest of the last rounds; 0 while it
     /// has held back nothing.
     pub fn end_uplink_round(&self) -> u32 {
-        self.traffic.uplink().end_round()
+        self.uplink.end_round()
     }
 
     /// Writes queued messages to the peers, closes all connections and ends the swarm's task. Returns within seconds.

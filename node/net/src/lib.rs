@@ -37,7 +37,6 @@ mod standing;
 mod tally;
 mod traffic;
 mod unreached;
-mod uplink;
 
 pub use bulk::BulkStream;
 pub use event::{NetEvent, ROUND_TRIP_EVERY};

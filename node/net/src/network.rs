@@ -26,6 +26,7 @@ use starling_bootstrap::process::Process;
 use starling_bootstrap::source::Source;
 use starling_bootstrap::streams::{self, Incoming, IncomingStreams};
 use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent, SwarmOptions};
+use starling_bootstrap::uplink::Uplink;
 use starling_protocol::NodeId;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,7 +53,8 @@ impl Network {
     /// [`NetError`], in words for the user: a port in use, an address that is not this machine's.
     pub fn start(identity: &Identity, options: NetOptions) -> Result<(NetHandle, NetEvents), NetError> {
         let process = Some(Process(rand::random::<u64>().max(1)));
-        let mut swarm = swarm::build(identity, &SwarmOptions { process, ..options.swarm() })?;
+        let uplink = Uplink::default();
+        let mut swarm = swarm::build(identity, &SwarmOptions { process, uplink: uplink.clone(), ..options.swarm() })?;
         let discovery = Discovery::new(&mut swarm, options.discovery(jitter_seed(identity)));
         let streams = swarm.behaviour().streams.control();
         let control = streams.accept(CONTROL_PROTOCOL, CONTROL_CAP)?;
@@ -90,6 +92,7 @@ impl Network {
             sessions: sessions.clone(),
             guests: guests.clone(),
             traffic: traffic.clone(),
+            uplink,
             standing: standing.clone(),
             fetched: Default::default(),
             names: names.clone(),

@@ -1,6 +1,5 @@
 //! Counts payload bytes by peer and by class.
 
-use super::uplink::{Stream, Uplink};
 use starling_protocol::NodeId;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -93,7 +92,6 @@ pub struct Traffic(Arc<Inner>);
 
 struct Inner {
     total: Cell,
-    uplink: Uplink,
     peers: Mutex<BTreeMap<NodeId, Arc<Cell>>>,
     exported: [[metrics::Counter; 2]; 3],
 }
@@ -104,7 +102,7 @@ impl Default for Traffic {
             ["sent", "received"]
                 .map(|direction| metrics::counter!("starling_bytes_total", "class" => class.label(), "direction" => direction))
         });
-        Self(Arc::new(Inner { total: Cell::default(), uplink: Uplink::default(), peers: Mutex::default(), exported }))
+        Self(Arc::new(Inner { total: Cell::default(), peers: Mutex::default(), exported }))
     }
 }
 
@@ -119,11 +117,6 @@ impl Traffic {
         let full = peers.len() >= PEERS_CAP && !peers.contains_key(&peer);
         let cell = (!full).then(|| Arc::clone(peers.entry(peer).or_default()));
         Meter { inner: Arc::clone(&self.0), peer: cell, class }
-    }
-
-    /// The measurement of the uplink.
-    pub fn uplink(&self) -> &Uplink {
-        &self.0.uplink
     }
 
     pub fn counters(&self) -> Counters {
@@ -156,13 +149,11 @@ impl Meter {
 pub struct Metered<S> {
     io: S,
     meter: Meter,
-    uplink: Stream,
 }
 
 impl<S> Metered<S> {
     pub fn new(io: S, meter: Meter) -> Self {
-        let uplink = meter.inner.uplink.stream();
-        Self { io, meter, uplink }
+        Self { io, meter }
     }
 }
 
@@ -180,13 +171,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.io).poll_write(cx, buf);
-        match &poll {
-            Poll::Ready(done) => {
-                let written = done.as_ref().copied().unwrap_or(0);
-                this.uplink.took(written);
-                this.meter.add(SENT, written);
-            }
-            Poll::Pending => this.uplink.holds_back(),
+        if let Poll::Ready(Ok(written)) = poll {
+            this.meter.add(SENT, written);
         }
         poll
     }
@@ -204,32 +190,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    /// Two streams, one after the other, whose readers take 1 MiB in 50 ms each.
-    #[tokio::test]
-    async fn streams_that_are_held_back_tell_the_rate_of_the_uplink() {
-        let traffic = Traffic::default();
-        assert_eq!(traffic.uplink().end_round(), 0);
-        let (near, mut far) = tokio::io::duplex(1 << 16);
-        let mut near = Metered::new(near, traffic.meter(NodeId([1; 32]), Class::Bulk));
-        let written = tokio::spawn(async move { near.write_all(&vec![7; 4 << 20]).await });
-        let mut piece = vec![0; 1 << 16];
-        let start = std::time::Instant::now();
-        for _ in 0..64 {
-            far.read_exact(&mut piece).await.unwrap();
-            // The uplink measures by the real clock, which no test can stop.
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        written.await.unwrap().unwrap();
-        let (seconds, kbps) = (start.elapsed().as_secs_f64(), traffic.uplink().end_round());
-        let mean = (4 << 20) as f64 * 8.0 / 1000.0 / seconds;
-        assert!(f64::from(kbps) > 0.8 * mean && f64::from(kbps) < 2.0 * 65_536.0 * 8.0 / 5.0, "{kbps} of {mean}");
-        let (near, far) = tokio::io::duplex(1);
-        let mut near = Metered::new(near, traffic.meter(NodeId([1; 32]), Class::Bulk));
-        let stuck = tokio::time::timeout(std::time::Duration::from_millis(1), near.write_all(b"more")).await;
-        assert!(stuck.is_err());
-        drop((near, far));
-    }
 
     #[tokio::test]
     async fn bytes_are_counted_by_peer_class_and_direction() {
