@@ -5,9 +5,10 @@
 //! once, which have gone nowhere yet. The rate of the acknowledgements is the link's rate only if a sender had more to
 //! send all the time. So a window begins when a sender is held back, since the buffers are full then, and ends when a
 //! sender is held back again. A window in which no sender was held back for a good part measures the node's demand and
-//! not the link; it counts only if it is faster than the known rate. What arrives while a connection's own buffers fill
-//! does not count: it may have been sent long before. The fastest of several windows counts, since every disturbance
-//! only slows a window down. All connections of the node count together: they share the uplink.
+//! not the link; it counts only if it is faster than the known rate. What arrives on a connection that was not written to
+//! for a while does not count: it may have been sent long before. The second fastest of a round's windows counts:
+//! every disturbance slows windows down, but for acknowledgements that were late and come in at once. Of the last rounds
+//! the fastest counts. All connections of the node count together: they share the uplink.
 //!
 //! Connections by QUIC are not measured: libp2p-quic does not tell what its peers have acknowledged.
 
@@ -19,15 +20,17 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The least length of a window: several of the system's scheduling pauses.
-const WINDOW: Duration = Duration::from_millis(100);
+/// The least length of a window: many of the system's scheduling pauses.
+const WINDOW: Duration = Duration::from_millis(250);
+/// Windows of a round that are kept: the last ones.
+const WINDOWS: usize = 64;
 /// The least bytes of a window: a connection reads its acknowledgements when it writes, some 16 KiB apart.
 const WINDOW_BYTES: u64 = 512 << 10;
 /// A link is busy if at most one such part of the window had no sender held back.
 const IDLE_PARTS: u32 = 4;
-/// A connection that has not been held back for so long may have room in its buffers again.
-const FULL: Duration = Duration::from_millis(50);
-/// Rounds whose fastest window counts. Older rounds do not: the link may have become slower.
+/// A connection that was not written to for so long may have room in its buffers, and acknowledgements of long ago.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Rounds of which the fastest counts. Older rounds do not: the link may have become slower.
 const ROUNDS: usize = 4;
 
 /// The measurement of one network; cheap to clone.
@@ -90,7 +93,7 @@ fn tcp_info(stream: &tokio::net::TcpStream) -> Option<libc::tcp_info> {
 }
 
 /// A connection whose acknowledged bytes count.
-pub struct Measured<S> {
+pub(crate) struct Measured<S> {
     io: S,
     uplink: Uplink,
     buffers: Buffers,
@@ -103,11 +106,11 @@ pub struct Measured<S> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Buffers {
     #[default]
-    Filling,
+    New,
     /// The system takes nothing at present of the bytes to write.
     Full,
-    /// The buffers were full until then.
-    FullUntil(Instant),
+    /// The system took bytes then.
+    Open(Instant),
 }
 
 impl<S: Acknowledged> Measured<S> {
@@ -176,14 +179,14 @@ impl<S> Drop for Measured<S> {
 
 #[derive(Default, Debug)]
 struct Gauge {
-    /// Bytes that have arrived while their connections' buffers were full.
+    /// Bytes that have arrived on connections that were being written to.
     sent: u64,
     /// Senders that are held back, and since when there are none.
     held_back: usize,
     free_since: Option<Instant>,
     window: Option<Window>,
-    /// The fastest window of this round, and of those before, in kbit/s.
-    peak: u32,
+    /// The windows of this round, and the rates of those before, in kbit/s.
+    windows: VecDeque<u32>,
     rounds: VecDeque<u32>,
 }
 
@@ -199,27 +202,20 @@ struct Window {
 impl Gauge {
     /// A connection was written to, and `arrived` more bytes of it are with its peer. It may be `held_back` now.
     fn wrote(&mut self, buffers: &mut Buffers, arrived: u64, held_back: bool, now: Instant) {
-        let full = match *buffers {
-            Buffers::Filling => false,
+        let recent = match *buffers {
+            Buffers::New => false,
             Buffers::Full => true,
-            Buffers::FullUntil(until) => now.saturating_duration_since(until) <= FULL,
+            Buffers::Open(at) => now.saturating_duration_since(at) <= PAUSE,
         };
-        if full {
+        if recent {
             self.sent += arrived;
         }
         match (*buffers == Buffers::Full, held_back) {
-            (true, true) => {}
-            (true, false) => {
-                self.goes_on(now);
-                *buffers = Buffers::FullUntil(now);
-            }
-            (false, true) => {
-                self.holds_back(now);
-                *buffers = Buffers::Full;
-            }
-            (false, false) if !full => *buffers = Buffers::Filling,
-            (false, false) => {}
+            (true, false) => self.goes_on(now),
+            (false, true) => self.holds_back(now),
+            _ => {}
         }
+        *buffers = if held_back { Buffers::Full } else { Buffers::Open(now) };
     }
 
     fn goes_on(&mut self, now: Instant) {
@@ -233,7 +229,7 @@ impl Gauge {
         self.held_back += 1;
         let free = self.free_since.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
         // After a longer rest the buffers are not as full as they were, so a new window begins.
-        if let Some(window) = self.window.as_mut().filter(|_| free <= FULL) {
+        if let Some(window) = self.window.as_mut().filter(|_| free <= PAUSE) {
             window.idle += free;
             let (time, bytes) = (now.saturating_duration_since(window.began), self.sent - window.sent);
             if time < WINDOW || bytes < WINDOW_BYTES {
@@ -247,14 +243,18 @@ impl Gauge {
 
     /// Notes a window that has ended. It counts if the link was busy, or if it is faster than the best known one.
     fn note(&mut self, kbps: u32, busy: bool) {
-        let best = self.rounds.iter().copied().max().unwrap_or(0).max(self.peak);
+        let best = self.rounds.iter().chain(&self.windows).copied().max().unwrap_or(0);
         if busy || (best > 0 && kbps > best) {
-            self.peak = self.peak.max(kbps);
+            self.windows.truncate(WINDOWS - 1);
+            self.windows.push_front(kbps);
         }
     }
 
     fn end_round(&mut self) -> u32 {
-        self.rounds.push_back(std::mem::take(&mut self.peak));
+        let mut windows: Vec<u32> = self.windows.drain(..).collect();
+        windows.sort_unstable();
+        let second = windows.len().saturating_sub(2);
+        self.rounds.push_back(windows.get(second).copied().unwrap_or(0));
         if self.rounds.len() > ROUNDS {
             self.rounds.pop_front();
         }
@@ -281,11 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_link_tells_its_rate_and_the_fastest_window_counts() {
+    fn a_busy_link_tells_its_rate_and_the_fastest_of_some_rounds_counts() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
         assert_eq!(gauge.end_round(), 0, "never held back");
-        send(&mut gauge, &mut now, 200, 10_000, Duration::ZERO);
-        send(&mut gauge, &mut now, 200, 1_000, Duration::ZERO);
+        send(&mut gauge, &mut now, 400, 10_000, Duration::ZERO);
         let known = gauge.end_round();
         assert!((72_000..=80_000).contains(&known), "10 KB a millisecond are 80 Mbit/s: {known}");
         // The link has become slower. The lower rate counts once the fast rounds are too long ago.
@@ -298,15 +297,30 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_of_late_acknowledgements_is_not_taken_for_the_rate() {
+        let (mut gauge, mut now) = (Gauge::default(), Instant::now());
+        let mut buffers = Buffers::default();
+        for window in 0..12 {
+            // Nothing comes in for a window, and then twice as much.
+            for arrived in if window == 6 { [0, 2 << 20] } else { [1 << 20; 2] } {
+                gauge.wrote(&mut buffers, 0, true, now);
+                now += WINDOW;
+                gauge.wrote(&mut buffers, arrived, false, now);
+            }
+        }
+        assert_eq!(gauge.end_round(), 33_554, "1 MiB in 250 ms");
+    }
+
+    #[test]
     fn the_traffic_of_a_node_is_not_taken_for_the_rate_of_its_link() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
         send(&mut gauge, &mut now, 400, 10_000, 4 * MS);
         assert_eq!(gauge.end_round(), 0, "it was not held back most of the time");
-        now += 2 * FULL;
+        now += 2 * PAUSE;
         send(&mut gauge, &mut now, 200, 1_000, Duration::ZERO);
         assert_eq!(gauge.end_round(), 8_000);
         // The link's rate is at least the sender's.
-        now += 2 * FULL;
+        now += 2 * PAUSE;
         send(&mut gauge, &mut now, 400, 10_000, 4 * MS);
         let known = gauge.end_round();
         assert!((25_000..28_000).contains(&known), "20 KB in 6 ms: {known}");
@@ -331,7 +345,7 @@ mod tests {
 
     /// Half a megabyte of an earlier burst arrives while nobody looks.
     #[test]
-    fn what_arrives_while_buffers_fill_does_not_count() {
+    fn what_has_arrived_in_a_pause_does_not_count() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
         for _ in 0..10 {
             let mut buffers = Buffers::default();
@@ -341,10 +355,9 @@ mod tests {
                 now += 10 * MS;
                 gauge.wrote(&mut buffers, 30_000, false, now);
             }
-            // The buffer is drained, and filled once more.
-            now += 2 * FULL;
+            // The connection rests, and is written to once more.
+            now += 2 * PAUSE;
             gauge.wrote(&mut buffers, 512 << 10, false, now);
-            assert_eq!(buffers, Buffers::Filling);
         }
         let known = gauge.end_round();
         assert!((20_000..=24_000).contains(&known), "3 KB a millisecond are 24 Mbit/s: {known}");
