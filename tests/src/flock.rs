@@ -1,6 +1,7 @@
 //! A bootstrap peer and some nodes on loopback.
 
 use crate::process::{Process, run};
+use crate::skips::skipped;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -161,4 +162,17 @@ pub fn built_binaries() -> anyhow::Result<PathBuf> {
     // Test programs are one folder further down.
     let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     Ok(folder.to_path_buf())
+}
+
+/// `starling-byzantine`, the program with hooks for tests; `None`, and said, if it is not built.
+///
+/// # Errors
+/// If the folder of the running program is not known.
+pub fn byzantine_program() -> anyhow::Result<Option<PathBuf>> {
+    let program = built_binaries()?.join("starling-byzantine");
+    if !program.exists() {
+        skipped(format_args!("{} is not built (`make byzantine`)", program.display()));
+        return Ok(None);
+    }
+    Ok(Some(program))
 }

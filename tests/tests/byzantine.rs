@@ -4,9 +4,8 @@
 //! of these.
 
 use serde_json::Value;
-use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::flock::{Flock, NodeOptions, built_binaries, byzantine_program};
 use starling_tests::process::{Process, run};
-use starling_tests::skips::skipped;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,13 +28,9 @@ enum Shown {
     Evidence,
 }
 
-/// The program that lies; `None`, with the reason printed, if it is not built.
+/// The program that lies, if it is built.
 fn program() -> Option<PathBuf> {
-    let program = built_binaries().expect("the folder of this test").join("starling-byzantine");
-    if !program.exists() {
-        skipped(format_args!("{} is not built (`make byzantine`)", program.display()));
-    }
-    program.exists().then_some(program)
+    byzantine_program().expect("the folder of this test")
 }
 
 fn holds(program: &Path, mark: &[u8]) -> bool {
@@ -47,8 +42,10 @@ fn holds(program: &Path, mark: &[u8]) -> bool {
 fn the_shipped_program_has_none_of_it() {
     let shipped = built_binaries().expect("the folder of this test").join("starling");
     assert!(!holds(&shipped, MARK), "{} has the hooks of `byzantine`", shipped.display());
-    let refused = run(&shipped, &["train", "--byzantine", "nan"], LIMIT).expect("it ends");
-    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    for flags in [&["--byzantine", "nan"][..], &["--mutation", "pass-nothing"], &["--small-rows"]] {
+        let refused = run(&shipped, &[&["train"], flags].concat(), LIMIT).expect("it ends");
+        assert_eq!(refused.code, Some(2), "{flags:?}: {}", refused.stderr);
+    }
     if let Some(byzantine) = program() {
         assert!(holds(&byzantine, MARK), "the mark is what is looked for");
     }
