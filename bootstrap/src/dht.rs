@@ -3,7 +3,8 @@
 //! Each node announces itself as a provider of the run's key and asks for the others. This wrapper around libp2p's
 //! behaviour adds four things. It tells *where* a provider is, not only its id. It lets a rendezvous peer hand out the
 //! addresses that a provider listens on (libp2p sends only confirmed external ones). It bounds the store for each peer
-//! and address. It dials TCP addresses before QUIC ones. Values are not stored at all.
+//! and address. It dials TCP addresses before QUIC ones. Values are not stored at all. In a flock that is too large for
+//! connections between all, a node also looks peers up by their ids.
 
 use crate::addresses::{self, Route};
 use crate::gate::Gate;
@@ -48,6 +49,8 @@ pub enum Event {
     Providers { key: RecordKey, peers: Vec<(PeerId, Vec<Multiaddr>)> },
     /// Our announcement under `key` has been sent to the peers closest to it.
     Announced { key: RecordKey },
+    /// The look-up of this peer has ended; with the addresses that were found, perhaps none.
+    Sought { peer: PeerId, addresses: Vec<Multiaddr> },
 }
 
 /// The behaviour.
@@ -108,6 +111,11 @@ impl Behaviour {
         self.inner.get_providers(key);
     }
 
+    /// Looks for a peer's addresses; the answer comes as [`Event::Sought`].
+    pub fn seek(&mut self, peer: PeerId) {
+        self.inner.get_closest_peers(peer);
+    }
+
     /// Peers in the routing table.
     pub fn table_len(&mut self) -> usize {
         self.inner.kbuckets().map(|bucket| bucket.num_entries()).sum()
@@ -154,6 +162,18 @@ impl Behaviour {
                     Err(kad::AddProviderError::Timeout { key }) => key,
                 };
                 Some(Event::Announced { key })
+            }
+            QueryResult::GetClosestPeers(done) => {
+                let (key, peers) = match done {
+                    Ok(done) => (done.key, done.peers),
+                    Err(kad::GetClosestPeersError::Timeout { key, peers }) => (key, peers),
+                };
+                let peer = PeerId::from_bytes(&key).ok()?;
+                let told = peers.into_iter().filter(|told| told.peer_id == peer).flat_map(|told| told.addrs);
+                let mut found: Vec<Multiaddr> = told.map(|address| addresses::without_peer(&address)).collect();
+                addresses::sort_for_sharing(&mut found);
+                found.dedup();
+                Some(Event::Sought { peer, addresses: found })
             }
             _ => None,
         }

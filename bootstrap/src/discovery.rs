@@ -10,7 +10,7 @@ use crate::dht;
 use crate::doors::Doors;
 use crate::gate::Gate;
 use crate::swarm::{Behaviour, BehaviourEvent};
-use dialer::{Dialer, Trouble, Wish};
+use dialer::{Contacts, Dialer, Trouble, Wish};
 use libp2p::gossipsub::{IdentTopic, MessageAcceptance, MessageId, PublishError};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
@@ -19,6 +19,7 @@ use observed::Observed;
 use places::Places;
 use relays::Relays;
 use rendezvous::{Rendezvous, Step};
+use seeker::Seeker;
 use starling_protocol::Digest;
 use starling_protocol::engine::io::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ mod places;
 pub mod reason;
 mod relays;
 mod rendezvous;
+mod seeker;
 mod ways;
 
 pub use book::Origin;
@@ -70,6 +72,7 @@ pub struct Discovery {
     started: Instant,
     dialer: Dialer,
     rendezvous: Rendezvous,
+    seeker: Seeker,
     observed: Observed,
     relays: Relays,
     ways: Ways,
@@ -93,6 +96,7 @@ impl Discovery {
             started: Instant::now(),
             dialer: Dialer::new(me, options.seed, Time(0)),
             rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)).hidden(options.hidden),
+            seeker: Seeker::new(me),
             observed: Observed::default(),
             relays: Relays::default(),
             ways: Ways::default(),
@@ -183,6 +187,23 @@ impl Discovery {
         swarm.behaviour_mut().crowd.set_known(peers);
     }
 
+    /// In a flock that is too large for connections between all: from now on these members are kept connected, and
+    /// those of them that no known address leads to are looked up by their ids. Other members are not dialed. `None`:
+    /// every peer is dialed that is wanted or found. Returns the former contacts that are none any more: call
+    /// [`Discovery::unwant`] unless they are wanted for another reason.
+    pub fn set_contacts(&mut self, swarm: &mut Swarm<Behaviour>, contacts: Option<Contacts>) -> BTreeSet<PeerId> {
+        let now = self.now();
+        let near = contacts.as_ref().map(|contacts| contacts.near.clone()).unwrap_or_default();
+        let former = self.dialer.set_contacts(contacts, now);
+        for peer in near.into_iter().filter(|peer| *peer != self.me) {
+            swarm.behaviour_mut().gate.keep(peer, true);
+            if self.ways.has_direct(&peer) {
+                self.dialer.connected(peer, None, now);
+            }
+        }
+        former
+    }
+
     /// The records of addresses that connections come from.
     pub fn doors(&self) -> &Doors {
         self.gate.doors()
@@ -233,7 +254,9 @@ impl Discovery {
 
     /// The time to call [`Discovery::tick`], if no event comes before.
     pub fn wake_at(&self) -> Option<Instant> {
-        let sources = [self.dialer.wake_at(), self.rendezvous.wake_at(), self.relays.wake_at(), self.ways.wake_at()];
+        let seek = self.dialer.has_contacts().then(|| self.seeker.wake_at());
+        let sources =
+            [self.dialer.wake_at(), self.rendezvous.wake_at(), self.relays.wake_at(), self.ways.wake_at(), seek];
         let next = sources.into_iter().flatten().min()?;
         Some(self.started + Duration::from_micros(next.0))
     }
@@ -249,6 +272,12 @@ impl Discovery {
             match step {
                 Step::Announce(key) => swarm.behaviour_mut().dht.announce(key),
                 Step::LookUp(key) => swarm.behaviour_mut().dht.look_up(key),
+            }
+        }
+        if self.dialer.has_contacts() && self.seeker.is_due(now) {
+            for peer in self.seeker.poll(&self.dialer.away(), now) {
+                metrics::counter!("starling_peer_look_ups_total").increment(1);
+                swarm.behaviour_mut().dht.seek(peer);
             }
         }
         self.seek_places(swarm, now);

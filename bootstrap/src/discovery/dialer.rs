@@ -6,8 +6,11 @@
 //! *round* tries every known address once, TCP before QUIC (unless TCP is refused), and relays beside. The number of
 //! dials at once and their rate are limited. Half of both is kept for *preferred* peers: anchors, wanted peers, and
 //! those that the owner knows. All others are strangers. The address of a stranger is the word of a stranger, which may
-//! be wrong a thousand times.
+//! be wrong a thousand times. In a flock too large for connections between all, the owner names its *contacts*
+//! ([`Contacts`]): they are wanted, and other members are not dialed.
 
+mod choice;
+mod contacts;
 mod credit;
 mod share;
 mod target;
@@ -24,6 +27,7 @@ use starling_protocol::engine::io::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+pub use self::contacts::Contacts;
 pub use self::credit::DIALS_MAX;
 pub use self::target::{Trouble, Wish};
 
@@ -58,6 +62,7 @@ pub struct Dialer {
     book: Book,
     targets: BTreeMap<PeerId, Target>,
     known: BTreeSet<PeerId>,
+    contacts: Option<Contacts>,
     excluded: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
@@ -75,6 +80,7 @@ impl Dialer {
             book: Book::default(),
             targets: BTreeMap::new(),
             known: BTreeSet::new(),
+            contacts: None,
             excluded: BTreeMap::new(),
             backoff: Backoff::new(seed),
             credit: Credit::full(now),
@@ -122,6 +128,9 @@ impl Dialer {
         if brings_relay && known > 0 {
             self.hurry(&peer, now);
         }
+        if known > 0 {
+            self.go_on(&peer, now);
+        }
         known
     }
 
@@ -147,7 +156,8 @@ impl Dialer {
 
     /// Makes the peer a target of at least this wish.
     pub fn wish(&mut self, peer: PeerId, wish: Wish, now: Time) {
-        if peer == self.me || self.is_excluded(&peer, now) {
+        let is_apart = wish == Wish::Candidate && !self.meets(&peer);
+        if peer == self.me || is_apart || self.is_excluded(&peer, now) {
             return;
         }
         let start = match wish {
@@ -275,7 +285,7 @@ impl Dialer {
             self.book.pin(peer, false);
             return;
         };
-        let is_useless = wish == Wish::Candidate && idle;
+        let is_useless = wish == Wish::Candidate && (idle || !self.meets(peer));
         // The peer waits for its turn from now on, like newly found ones.
         if is_useless || (standing == Wish::Candidate && !self.make_room()) {
             self.give_up(peer);

@@ -159,6 +159,12 @@ impl Discovery {
                 self.rendezvous.announced(now);
                 None
             }
+            BehaviourEvent::Dht(dht::Event::Sought { peer, addresses }) => {
+                let (now, all_local) = (self.now(), self.gate.all_local());
+                self.seeker.ended(&peer, now);
+                self.accept(peer, &addresses, Origin::Dht, None, all_local);
+                None
+            }
             BehaviourEvent::Mdns(mdns::Event::Discovered(heard)) => {
                 let all_local = self.gate.all_local();
                 for (peer, address) in heard {

@@ -1,6 +1,7 @@
 //! Real swarms on loopback.
 
 mod checkup;
+mod contacts;
 mod flock;
 mod hostile;
 mod relayed;

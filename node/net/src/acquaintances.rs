@@ -62,6 +62,18 @@ impl Acquaintances {
         strangers
     }
 
+    /// Whether this node keeps in touch with it.
+    pub fn holds(&self, node: &NodeId) -> bool {
+        self.met.contains_key(node)
+    }
+
+    /// Forgets the nodes that are far, and returns them.
+    pub fn part_from(&mut self, is_far: impl Fn(&NodeId) -> bool) -> Vec<NodeId> {
+        let far: Vec<NodeId> = self.met.keys().filter(|node| is_far(node)).copied().collect();
+        far.iter().for_each(|node| self.drop(node));
+        far
+    }
+
     /// The node's last connection is gone.
     pub fn left(&mut self, node: &NodeId, source: Source, now: Instant) {
         if let Some(met) = self.met.get_mut(node) {
@@ -150,5 +162,7 @@ mod tests {
         assert_eq!(known.part(|_| false), [], "who was a member is looked for");
         known.met(id(0), false);
         assert_eq!(known.part(|_| false), []);
+        assert_eq!(known.part_from(|node| *node == id(0)), [id(0)]);
+        assert_eq!(known.part_from(|_| true), [id(1)], "each is forgotten once");
     }
 }

@@ -21,6 +21,8 @@ pub const ADDRESSES_MAX: usize = 16;
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 12 + ADDRESSES_MAX * (2 + addresses::ADDRESS_BYTES_MAX);
 /// Authors whose newest announcement is remembered.
 const AUTHORS_CAP: usize = 1024;
+/// A peer that this node meets so soon after its announcement was met because of that.
+const TOLD: Duration = Duration::from_secs(30);
 /// Tellers whose announcements of strangers are counted.
 const TELLERS_CAP: usize = 512;
 /// The shortest pause between two announcements of an author: half of the pause that nodes keep, since two
@@ -156,6 +158,11 @@ impl Newest {
         Ok(true)
     }
 
+    /// Whether an announcement of this author was heard lately.
+    pub fn has_told_of(&self, author: &PeerId, now: Instant) -> bool {
+        self.authors.get(author).is_some_and(|heard| now.saturating_duration_since(heard.came) < TOLD)
+    }
+
     /// Whether the teller may tell of one more stranger.
     fn may_tell(&mut self, teller: PeerId, now: Instant) -> bool {
         // The teller with the most tokens left is as good as new, so it makes room.
@@ -229,6 +236,8 @@ mod tests {
         assert_eq!(hear(author, 4, now + SECOND), Ok(false));
         assert_eq!(hear(author, 6, now), Err("announcement_too_soon"));
         assert_eq!(hear(author, 6, now + SECOND), Ok(true), "what came too soon is not remembered");
+        assert!(newest.has_told_of(&author, now + TOLD) && !newest.has_told_of(&author, now + SECOND + TOLD));
+        let mut hear = |author, at_ms, now| newest.is_news((PeerId::random(), author), true, at_ms, now);
         // Throwaway authors claim the end of time.
         for _ in 0..2 * AUTHORS_CAP {
             now += SECOND;

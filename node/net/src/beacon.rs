@@ -7,6 +7,8 @@ use tokio::time::Instant;
 const EVERY: Duration = Duration::from_secs(60);
 /// Shortest pause after an announcement.
 const GAP: Duration = Duration::from_secs(2);
+/// A peer that comes so soon after an announcement may have come because of it.
+const ANSWERED: Duration = Duration::from_secs(10);
 /// Pause before another try when no peer was there to hear it.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -39,6 +41,15 @@ impl Beacon {
         self.due = self.due.min(earliest.max(now));
     }
 
+    /// A new peer is here, in a large flock. That is news, unless an announcement has brought it about: the peer's own
+    /// (`was_told`), or one of this node. Otherwise each announcement would bring about others, and these yet others.
+    pub fn met(&mut self, was_told: bool, now: Instant) {
+        let answers = self.last.is_some_and(|last| now.saturating_duration_since(last) < ANSWERED);
+        if !was_told && !answers {
+            self.news(now);
+        }
+    }
+
     pub fn is_due(&self, now: Instant) -> bool {
         self.due <= now
     }
@@ -67,6 +78,23 @@ mod tests {
         let first = beacon.stamp_ms(start);
         assert!(first > 1_600_000_000_000, "{first} is a time of the wall clock");
         assert_eq!(beacon.stamp_ms(start + Duration::from_millis(2500)), first + 2500);
+    }
+
+    #[test]
+    fn an_announcement_brings_about_no_third() {
+        let start = Instant::now();
+        let mut beacon = Beacon::new(start);
+        beacon.met(false, start);
+        assert!(beacon.is_due(start), "a peer that no announcement has led here");
+        beacon.told(true, start);
+        // Peers that have heard it come, and this node goes to peers that it has heard of.
+        for ms in [10, 500, 5_000] {
+            beacon.met(false, start + Duration::from_millis(ms));
+        }
+        beacon.met(true, start + 2 * ANSWERED);
+        assert_eq!(beacon.wake_at(), start + EVERY);
+        beacon.met(false, start + 2 * ANSWERED);
+        assert!(beacon.is_due(start + 2 * ANSWERED));
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
 /// Messages that a member may send at once, and a second in the long run.
 const MEMBER: (f64, f64) = (1024.0, 256.0);
+/// Words of others that a neighbour in a large flock may pass on: a round's READYs of a row or column twice over, and
+/// the Heads of its members. Each costs a check of a signature.
+const PASSED_ON: (f64, f64) = (256.0, 64.0);
 /// The same for a stranger. The limit has room for its Hello and for five Heads and Joins a second, as many as a
 /// non-member sends.
 const STRANGER: (f64, f64) = (64.0, 16.0);
@@ -34,7 +37,8 @@ const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
 pub const STREAM_WORK: Duration = Duration::from_micros(170);
 pub const REQUEST_WORK: Duration = Duration::from_micros(120);
 const MIB_WORK: Duration = Duration::from_micros(3000);
-/// Looking up a chunk of the state, which is read and checked: the time is measured, and this is the most that it ought to be.
+/// Looking up a chunk of the state, which is read and checked: the time is measured, and this is the most that it ought
+/// to be.
 const LOOKUP_WORK: Duration = Duration::from_micros(1000);
 const MIB: f64 = 1024.0 * 1024.0;
 /// Seconds of processor time that fetches of strangers at one address may cost: a burst, and a second in the long run.
@@ -187,11 +191,21 @@ impl Account {
 pub struct Purse {
     stranger: Account,
     member: Bucket,
+    passed_on: Bucket,
 }
 
 impl Purse {
     pub fn new(now: Instant) -> Self {
-        Self { stranger: Account::of_stranger(now), member: Bucket::new(MEMBER, now) }
+        Self {
+            stranger: Account::of_stranger(now),
+            member: Bucket::new(MEMBER, now),
+            passed_on: Bucket::new(PASSED_ON, now),
+        }
+    }
+
+    /// Whether the peer may pass on one more word of others.
+    pub fn pass_on(&mut self, now: Instant) -> bool {
+        self.passed_on.try_take(now)
     }
 
     /// A message has arrived. Returns how long before its time, by a member's limit, if at all.
@@ -226,6 +240,15 @@ mod tests {
     fn a_stranger_has_a_burst_and_then_a_few_a_second() {
         assert!((540..=550).contains(&heard(300)), "{}", heard(300));
         assert!((33..=36).contains(&heard(16 * 1024)), "{} of 16 KiB", heard(16 * 1024));
+    }
+
+    #[test]
+    fn words_of_others_have_a_pace_of_their_own() {
+        let start = Instant::now();
+        let mut purse = Purse::new(start);
+        let passed = (0..60_000).filter(|ms| purse.pass_on(start + Duration::from_millis(*ms))).count();
+        assert!((256 + 59 * 64..=256 + 60 * 64).contains(&passed), "{passed} in a minute");
+        assert_eq!(purse.read(start + SECOND * 60), None, "its own words are not held up");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::budget::{Backlog, Cost, Purse};
 use super::event::NetEvent;
 use super::options::{Checked, Verify};
 use super::queue::PeerSender;
-use super::reason::DownReason;
+use super::reason::{DownReason, refused};
 use super::standing::{Rank, Standing};
 use starling_bootstrap::discovery::reason::CLOSED;
 use starling_bootstrap::framing::{FrameError, FrameReader};
@@ -86,6 +86,12 @@ impl Ear<'_> {
         let opened = match &self.verify {
             Some(verify) => match verify(&self.peer, &bytes).map_err(DownReason::Unfit)? {
                 Checked::Own(opened) => Some(opened),
+                // It is dropped and not read later, as the peer's own words would wait behind it. The node asks other
+                // neighbours for a READY that it lacks.
+                Checked::PassedOn if !self.purse.pass_on(Instant::now()) => {
+                    refused("passed_on_too_often");
+                    return Ok(());
+                }
                 Checked::PassedOn => None,
                 Checked::Foreign => {
                     self.foreign = true;

@@ -1,6 +1,7 @@
 //! The handle by which the rest of the node uses the network.
 
 use super::bulk::BulkStream;
+use super::contacts::Contacts;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
 use super::names::PeerNames;
 use super::peers::PeerStatus;
@@ -125,6 +126,12 @@ impl NetHandle {
     /// [`MEMBERS_MAX`]: starling_protocol::limits::MEMBERS_MAX
     pub fn set_standing(&self, members: Vec<NodeId>, invited: Vec<NodeId>) {
         self.standing.set(members, invited);
+    }
+
+    /// Sets the members with which this node is to be connected, apart from all that may connect with it; `None`: every
+    /// node that it meets.
+    pub fn set_contacts(&self, contacts: Option<Contacts>) {
+        self.standing.set_contacts(contacts);
     }
 
     /// Opens a bulk stream to a connected peer. It reaches the peer with its first bytes.

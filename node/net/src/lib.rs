@@ -5,6 +5,7 @@
 //! ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
 //!
 //! The node tells the network its members and joiners ([`NetHandle::set_standing`]); every other peer is a stranger.
+//! In a large flock it also tells the network with which members to be connected ([`NetHandle::set_contacts`]).
 //! Strangers share a part of all places ([`books`]), may say little at a time ([`budget`]), and are heard after members
 //! ([`queue`]).
 //!
@@ -17,6 +18,7 @@ mod beacon;
 mod books;
 mod budget;
 mod bulk;
+mod contacts;
 mod ear;
 mod event;
 pub mod fetch;
@@ -39,6 +41,7 @@ mod traffic;
 mod unreached;
 
 pub use bulk::BulkStream;
+pub use contacts::Contacts;
 pub use event::{NetEvent, ROUND_TRIP_EVERY};
 pub use handle::{NetHandle, NetStatus};
 pub use network::Network;

@@ -3,6 +3,7 @@
 use super::acquaintances::Acquaintances;
 use super::announce::Newest;
 use super::beacon::Beacon;
+use super::contacts::Partings;
 use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
 use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
@@ -67,8 +68,7 @@ impl Network {
             standing.name(named);
         }
         let (teller, received) = queue::queue(standing.clone());
-        let (commands, orders) = mpsc::channel(COMMANDS_CAP);
-        let (ended, endings) = mpsc::channel(ENDED_CAP);
+        let ((commands, orders), (ended, endings)) = (mpsc::channel(COMMANDS_CAP), mpsc::channel(ENDED_CAP));
         let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
         let names = PeerNames::default();
         let books = BulkBooks::new(standing.clone());
@@ -114,6 +114,7 @@ impl Network {
                 ended,
             },
             acquaintances: Acquaintances::default(),
+            partings: Partings::default(),
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
             names,
@@ -137,6 +138,7 @@ struct SwarmTask {
     table: PeerTable<Stream>,
     office: SessionOffice,
     acquaintances: Acquaintances,
+    partings: Partings,
     newest: Newest,
     beacon: Beacon,
     names: PeerNames,
@@ -172,7 +174,7 @@ impl SwarmTask {
     }
 
     fn wake_at(&self) -> Instant {
-        let others = [self.discovery.wake_at(), self.table.wake_at()];
+        let others = [self.discovery.wake_at(), self.table.wake_at(), self.partings.wake_at()];
         others.into_iter().flatten().chain([self.beacon.wake_at()]).min().unwrap_or_else(Instant::now)
     }
 
@@ -184,6 +186,10 @@ impl SwarmTask {
         // The loop comes here at least as often as the beacon is due.
         for node in self.acquaintances.overdue(Instant::now()) {
             self.discovery.unwant(&mut self.swarm, identity::peer_id(&node));
+        }
+        for node in self.partings.overdue(Instant::now()) {
+            metrics::counter!("starling_partings_total").increment(1);
+            self.discovery.disconnect(&mut self.swarm, identity::peer_id(&node));
         }
         if self.beacon.is_due(Instant::now()) {
             self.announce();
@@ -300,6 +306,7 @@ impl SwarmTask {
                     self.office.standing.left(&node);
                     self.names.left(&node);
                     self.acquaintances.left(&node, source, Instant::now());
+                    self.partings.drop(&node);
                     self.table.disconnected(&node, why);
                 }
             }
@@ -327,7 +334,12 @@ impl SwarmTask {
         self.note_addresses();
         if is_new {
             self.keep_in_touch(node);
-            self.beacon.news(Instant::now());
+            let now = Instant::now();
+            if self.office.standing.has_contacts() {
+                self.beacon.met(self.newest.has_told_of(&peer, now), now);
+            } else {
+                self.beacon.news(now);
+            }
         }
         if !is_node && self.office.standing.is_named(&node) {
             self.tell_user(NetEvent::Bystander { peer: node });
@@ -348,11 +360,20 @@ impl SwarmTask {
         }
     }
 
-    /// The members and joiners have changed. This node keeps in touch with those that are here, and no longer with
-    /// strangers.
+    /// The members, joiners or contacts have changed. This node keeps in touch with those that are here, and no longer
+    /// with strangers, nor with members that are no contacts.
     fn on_standing(&mut self) {
         let standing = self.office.standing.clone();
         self.discovery.set_known(&mut self.swarm, standing.peer_ids());
+        for far in self.acquaintances.part_from(|node| standing.is_far(node)) {
+            self.discovery.unwant(&mut self.swarm, identity::peer_id(&far));
+        }
+        for former in self.discovery.set_contacts(&mut self.swarm, standing.contacts()) {
+            // A former member may be on the other side of a partition: it is looked for like any acquaintance.
+            if !identity::node_id(&former).is_some_and(|node| self.acquaintances.holds(&node)) {
+                self.discovery.unwant(&mut self.swarm, former);
+            }
+        }
         for stranger in self.acquaintances.part(|node| standing.rank(node) > Rank::Stranger) {
             self.discovery.unwant(&mut self.swarm, identity::peer_id(&stranger));
         }
@@ -364,7 +385,10 @@ impl SwarmTask {
     /// Keeps a connection with a node that is no stranger. A stranger's claim to be a node is its own word; it is
     /// dialed only if it was found at a meeting place of the flock, and not for ever.
     fn keep_in_touch(&mut self, node: NodeId) {
-        if self.office.standing.speaks_as(&node) == Rank::Stranger {
+        let is_far = self.office.standing.is_far(&node);
+        let parts_after = self.office.standing.parts_after().filter(|_| is_far);
+        self.partings.note(node, parts_after, Instant::now());
+        if is_far || self.office.standing.speaks_as(&node) == Rank::Stranger {
             return;
         }
         let is_known = self.office.standing.rank(&node) > Rank::Stranger;
@@ -400,3 +424,7 @@ impl SwarmTask {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "network/network_test.rs"]
+mod tests;

@@ -445,6 +445,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn too_many_words_of_others_are_dropped_and_the_peers_own_are_not() {
+        let (mut a, b) = tokio::io::duplex(1 << 16);
+        let Rig { mut links, sender, to_peer: _to_far, mut received, .. } = rig();
+        links.verify = Some(std::sync::Arc::new(|_, bytes: &[u8]| match bytes {
+            b"other" => Ok(Checked::PassedOn),
+            _ => Ok(Checked::Own(Box::new(opened()))),
+        }));
+        let session = run(b, links, sender);
+        a.write_all(&[frames(b"other", 600), frames(b"own", 100)].concat()).await.unwrap();
+        a.shutdown().await.unwrap();
+        session.await.unwrap();
+        let (mut own, mut others) = (0, 0);
+        while let Some(NetEvent::Control { opened, .. }) = received.recv().await {
+            *if opened.is_some() { &mut own } else { &mut others } += 1;
+        }
+        assert_eq!(own, 100);
+        assert!((256..400).contains(&others), "{others}");
+    }
+
+    #[tokio::test]
     async fn an_unfit_message_ends_the_session_before_the_node_hears_of_it() {
         let (mut a, b) = tokio::io::duplex(4096);
         let Rig { mut links, sender, to_peer: _to_far, mut received, .. } = rig();

@@ -1,10 +1,13 @@
 //! The ranks of peers: members, admitted joiners, and peers that the user named; every other peer is a stranger. Also
 //! the address of each peer, and the budgets that strangers from an address have used up.
 //!
-//! The network takes the members and joiners from the node, and judges nothing itself.
+//! The network takes the members and joiners from the node, and judges nothing itself. Whom it dials is said apart: in
+//! a large flock those are some of the members ([`Contacts`]), and the rank of the others is the same.
 
 use super::budget::{Account, Bucket, Cost, Purse};
+use super::contacts::Contacts;
 use libp2p::PeerId;
+use starling_bootstrap::discovery::dialer;
 use starling_bootstrap::identity;
 use starling_bootstrap::source::{Remembered, Source};
 use starling_protocol::NodeId;
@@ -50,6 +53,7 @@ struct Known {
     members: BTreeSet<NodeId>,
     invited: BTreeSet<NodeId>,
     named: BTreeSet<NodeId>,
+    contacts: Option<Contacts>,
     /// Whether the node has named members yet: a node that has met no flock does not know them.
     is_told: bool,
     /// The addresses of connected peers.
@@ -121,6 +125,47 @@ impl Standing {
             (known.members, known.invited) = (members, invited);
             self.changed.notify_one();
         }
+    }
+
+    /// Sets the members to be connected with; `None`: all nodes that this one meets.
+    pub fn set_contacts(&self, mut contacts: Option<Contacts>) {
+        let near = contacts.as_mut().map(|contacts| &mut contacts.near);
+        if let Some(near) = near.filter(|near| near.len() > MEMBERS_MAX) {
+            let beyond = near.len() - MEMBERS_MAX;
+            metrics::counter!("starling_refused_total", "reason" => "standing_full").increment(beyond as u64);
+            *near = std::mem::take(near).into_iter().take(MEMBERS_MAX).collect();
+        }
+        let mut known = self.known();
+        if known.contacts != contacts {
+            known.contacts = contacts;
+            self.changed.notify_one();
+        }
+    }
+
+    /// The same as connections name them, beside all other members.
+    pub fn contacts(&self) -> Option<dialer::Contacts> {
+        let known = self.known();
+        let contacts = known.contacts.as_ref()?;
+        let far = known.members.difference(&contacts.near).map(identity::peer_id).collect();
+        let near = contacts.near.iter().map(identity::peer_id).collect();
+        Some(dialer::Contacts { near, far, meets_strangers: contacts.meets_strangers })
+    }
+
+    /// Whether the peer is a member that is no contact. A peer that the user named is one.
+    pub fn is_far(&self, peer: &NodeId) -> bool {
+        let known = self.known();
+        let is_contact = |contacts: &Contacts| contacts.near.contains(peer) || known.named.contains(peer);
+        known.members.contains(peer) && known.contacts.as_ref().is_some_and(|contacts| !is_contact(contacts))
+    }
+
+    /// Whether the node has named contacts: the flock is a large one.
+    pub fn has_contacts(&self) -> bool {
+        self.known().contacts.is_some()
+    }
+
+    /// The time after which a connection with such a member ends.
+    pub fn parts_after(&self) -> Option<Duration> {
+        self.known().contacts.as_ref()?.parts_after
     }
 
     /// Adds a peer that the user named.
@@ -243,6 +288,24 @@ mod tests {
     }
 
     #[test]
+    fn whom_a_node_dials_changes_nobodys_rank() {
+        let standing = Standing::default();
+        standing.set((1..=4).map(id).collect(), vec![id(5)]);
+        assert_eq!((standing.contacts(), standing.is_far(&id(1))), (None, false), "one row: everybody");
+        standing.name(id(4));
+        let near = BTreeSet::from([id(1), id(2)]);
+        standing.set_contacts(Some(Contacts { near, parts_after: None, meets_strangers: false }));
+        let contacts = standing.contacts().expect("they are named");
+        assert_eq!(contacts.near, [1, 2].map(|n| identity::peer_id(&id(n))).into());
+        assert_eq!(contacts.far, [3, 4].map(|n| identity::peer_id(&id(n))).into());
+        assert_eq!([1, 3, 4, 5, 6].map(|n| standing.is_far(&id(n))), [false, true, false, false, false]);
+        assert_eq!([1, 3].map(|n| standing.rank(&id(n))), [Rank::Member; 2]);
+        let many = Contacts { near: (0..2000).map(id).collect(), ..Contacts::default() };
+        standing.set_contacts(Some(many));
+        assert_eq!(standing.contacts().map(|contacts| contacts.near.len()), Some(MEMBERS_MAX));
+    }
+
+    #[test]
     fn strangers_are_asked_last_and_few_of_them() {
         let standing = Standing::default();
         let all: Vec<NodeId> = (0..100).map(id).collect();
@@ -318,7 +381,8 @@ mod tests {
         assert!(chunks(10, later) == 0, "once");
     }
 
-    /// Requests and the time of looking chunks up were charged, and not granted: the last tenth of a large state came at 2 MiB/s.
+    /// Requests and the time of looking chunks up were charged, and not granted: the last tenth of a large state came
+    /// at 2 MiB/s.
     #[test]
     fn the_grant_of_a_newcomer_covers_all_that_a_state_costs() {
         const CHUNKS: u64 = 2400;

@@ -61,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// Tells the network who is of the flock, if that may have changed.
+    /// Tells the network who is of the flock, and with whom to be connected, if that may have changed.
     pub(super) fn tell_standing(&mut self) {
         let Some(head) = self.engine.head() else { return };
         let at = (head.lineage, head.seq, self.engine.invitations());
@@ -69,6 +69,7 @@ impl Driver {
             self.standing_told = Some(at);
             let members = head.next.members.iter().map(|member| member.id).collect();
             self.net.set_standing(members, self.engine.invited());
+            self.net.set_contacts(super::contacts::contacts(&self.engine, &self.me));
         }
     }
 }

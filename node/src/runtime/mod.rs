@@ -16,6 +16,7 @@ mod catch_up;
 mod chain;
 mod checkpoint;
 mod claims;
+mod contacts;
 mod contributions;
 mod device;
 mod difference;

@@ -417,3 +417,55 @@ fn a_candidate_that_no_relay_could_help_to_is_given_up() {
     }
     assert_eq!(dialer.wish_of(&peer), None);
 }
+
+fn contacts(near: &[PeerId], far: &[PeerId], meets_strangers: bool) -> Option<Contacts> {
+    let [near, far] = [near, far].map(|peers| peers.iter().copied().collect());
+    Some(Contacts { near, far, meets_strangers })
+}
+
+fn dialed(dialer: &mut Dialer, now: Time) -> BTreeSet<PeerId> {
+    let dials = dialer.poll(now);
+    dials.iter().for_each(|dial| dialer.failed(&dial.peer, &refused(&dial.addresses), now));
+    dials.into_iter().map(|dial| dial.peer).collect()
+}
+
+#[test]
+fn members_that_are_no_contacts_are_not_dialed() {
+    let (mut dialer, [near, far, met, stranger, named]) = (dialer(), std::array::from_fn(|_| someone()));
+    dialer.set_known(BTreeSet::from([near, far, met, named]));
+    for peer in [near, far, met, stranger] {
+        dialer.learn(peer, &[address(1)], Origin::Gossip, None, Time(0));
+    }
+    dialer.learn(named, &[address(1)], Origin::Ticket, None, Time(0));
+    dialer.connected(met, None, Time(0));
+    dialer.set_contacts(contacts(&[near], &[far, met, named], false), Time(0));
+    assert_eq!(dialed(&mut dialer, Time(0)), BTreeSet::from([near, named]), "the user's word stands");
+    // They are found again and again, and a connection with one ends.
+    dialer.learn(far, &[address(2)], Origin::Dht, None, Time(SECOND));
+    dialer.disconnected(&met, false, Time(SECOND));
+    assert_eq!(dialed(&mut dialer, Time(60 * SECOND)), BTreeSet::from([near, named]));
+    // By the next record it is a contact; its addresses were kept.
+    let former = dialer.set_contacts(contacts(&[far], &[near, met, named], true), Time(61 * SECOND));
+    assert_eq!(former, BTreeSet::from([near]));
+    former.iter().for_each(|peer| dialer.unwish(peer));
+    dialer.learn(stranger, &[address(1)], Origin::Gossip, None, Time(61 * SECOND));
+    assert_eq!(dialed(&mut dialer, Time(90 * SECOND)), BTreeSet::from([far, named, stranger]), "voters meet strangers");
+    // One row again.
+    assert_eq!(dialer.set_contacts(None, Time(91 * SECOND)), BTreeSet::from([far]));
+    dialer.learn(near, &[address(1)], Origin::Gossip, None, Time(91 * SECOND));
+    assert!(dialed(&mut dialer, Time(150 * SECOND)).contains(&near));
+}
+
+#[test]
+fn a_contact_without_an_address_is_lacking_until_there_is_one() {
+    let (mut dialer, [unknown, stale, here]) = (dialer(), std::array::from_fn(|_| someone()));
+    dialer.learn(stale, &[address(1)], Origin::Gossip, None, Time(0));
+    dialer.set_contacts(contacts(&[unknown, stale, here], &[], false), Time(0));
+    dialer.connected(here, None, Time(0));
+    assert_eq!(dialer.away(), BTreeMap::from([(unknown, true), (stale, false)]));
+    fail_for(&mut dialer, Time(0), 60);
+    assert_eq!(dialer.away(), BTreeMap::from([(unknown, true), (stale, true)]), "its address leads nowhere");
+    dialer.learn(unknown, &[address(2)], Origin::Dht, None, Time(60 * SECOND));
+    assert_eq!(dialer.away().get(&unknown), Some(&false));
+    assert!(dialed(&mut dialer, Time(60 * SECOND)).contains(&unknown));
+}
