@@ -10,6 +10,7 @@ use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId, Transport};
 use starling_bootstrap::gate::Gate;
 use starling_bootstrap::transport;
+use starling_bootstrap::uplink::Uplink;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ fn address(target: SocketAddr, quic: bool) -> anyhow::Result<Multiaddr> {
 }
 
 async fn shake_hands(address: Multiaddr) -> Option<StreamMuxerBox> {
-    let (mut transport, _) = transport::build(&Keypair::generate_ed25519(), Gate::default()).ok()?;
+    let (mut transport, _) = transport::build(&Keypair::generate_ed25519(), Gate::default(), &Uplink::default()).ok()?;
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
     let dial = transport.dial(address, options).ok()?;
     let (_, muxer): (PeerId, StreamMuxerBox) = timeout(PATIENCE, dial).await.ok()?.ok()?;
