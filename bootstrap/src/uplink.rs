@@ -5,19 +5,19 @@
 //! once, which have gone nowhere yet. The rate of the acknowledgements is the link's rate only if a sender had more to
 //! send all the time. So a window begins when a sender is held back, since the buffers are full then, and ends when a
 //! sender is held back again. A window in which no sender was held back for a good part measures the node's demand and
-//! not the link; it counts only if it is faster than the known rate. What arrives on a connection that was not written to
-//! for a while does not count: it may have been sent long before. The second fastest of a round's windows counts:
-//! every disturbance slows windows down, but for acknowledgements that were late and come in at once. Of the last rounds
-//! the fastest counts. All connections of the node count together: they share the uplink.
+//! not the link; it counts only if it is faster than the known rate. What arrives on a connection that was not written
+//! to for a while does not count: it may have been sent long before. The second fastest of a round's windows counts:
+//! every disturbance slows windows down, but for acknowledgements that were late and come in at once. Of the last
+//! rounds the fastest counts. All connections of the node count together: they share the uplink.
 //!
 //! Connections by QUIC are not measured: libp2p-quic does not tell what its peers have acknowledged.
 
 use futures::{AsyncRead, AsyncWrite};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// The least length of a window: many of the system's scheduling pauses.

@@ -107,7 +107,9 @@ fn momentum_follows_from_the_rounds_that_the_budget_has() {
         file.spec(data(), 256).expect("a run").outer.momentum
     };
     // A round of four nodes has 4 x 10 x 8 x 128 tokens.
-    let with = |budget: &str| momentum(&format!("[model]\nseq_len = 128\n[inner]\noptimizer = \"adamw\"\nsteps = 10\n[budget]\n{budget}"));
+    let with = |budget: &str| {
+        momentum(&format!("[model]\nseq_len = 128\n[inner]\noptimizer = \"adamw\"\nsteps = 10\n[budget]\n{budget}"))
+    };
     assert_eq!(with("rounds = 0"), 0.9);
     assert_eq!([with("rounds = 199"), with("rounds = 200"), with("rounds = 500")], [0.3, 0.6, 0.9]);
     assert_eq!([199, 200, 500].map(|rounds| with(&format!("tokens = {}", rounds * 40_960))), [0.3, 0.6, 0.9]);

@@ -164,7 +164,8 @@ fn address(target: SocketAddr, quic: bool) -> anyhow::Result<Multiaddr> {
 }
 
 async fn shake_hands(address: Multiaddr) -> Option<StreamMuxerBox> {
-    let (mut transport, _) = transport::build(&Keypair::generate_ed25519(), Gate::default(), &Uplink::default()).ok()?;
+    let (mut transport, _) =
+        transport::build(&Keypair::generate_ed25519(), Gate::default(), &Uplink::default()).ok()?;
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
     let dial = transport.dial(address, options).ok()?;
     let (_, muxer): (PeerId, StreamMuxerBox) = timeout(PATIENCE, dial).await.ok()?.ok()?;
