@@ -236,7 +236,7 @@ impl Gauge {
                 return;
             }
             let busy = window.idle * IDLE_PARTS <= time;
-            self.note((bytes as f64 * 8.0 / 1000.0 / time.as_secs_f64()).min(f64::from(u32::MAX)) as u32, busy);
+            self.note((bytes as f64 * 8.0 / 1000.0 / time.as_secs_f64()).round().min(f64::from(u32::MAX)) as u32, busy);
         }
         self.window = Some(Window { began: now, sent: self.sent, idle: Duration::ZERO });
     }
