@@ -49,7 +49,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// `rows` rows from row `first` on.
-    fn from_row(self, first: usize, rows: usize) -> Self {
+    fn row_panel(self, first: usize, rows: usize) -> Self {
         assert!(rows > 0 && first + rows <= self.rows, "{rows} rows from {first} on are not in {}", self.rows);
         // An empty view keeps its pointer: nothing of it is read.
         let skipped = if self.cols == 0 { 0 } else { first * self.row_stride };
@@ -58,8 +58,8 @@ impl<'a> Matrix<'a> {
     }
 
     /// The columns from column `first` on.
-    fn from_col(self, first: usize) -> Self {
-        let view = self.t().from_row(first, self.cols - first);
+    fn column_panel(self, first: usize) -> Self {
+        let view = self.t().row_panel(first, self.cols - first);
         view.t()
     }
 }
@@ -151,7 +151,7 @@ pub fn symmetric(out: &mut [f32], side: usize, into: Into, alpha: f32, a: Matrix
     for first in (0..side).step_by(PANEL) {
         let rows = PANEL.min(side - first);
         let panel = MatrixMut::new(&mut out[first * side + first..], rows, side - first, side);
-        matmul(panel, into, alpha, a.from_row(first, rows), b.from_col(first));
+        matmul(panel, into, alpha, a.row_panel(first, rows), b.column_panel(first));
         for row in first..first + rows {
             for col in first + rows..side {
                 out[col * side + row] = out[row * side + col];
