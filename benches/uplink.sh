@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What four nodes say of their uplinks, on lines of known rates with short and long queues, after five reductions by
+# Has four nodes say the rates of their uplinks, on lines of known rates with short and long queues, after five reductions by
 # owners. Needs root (network namespaces). A line of this machine that is faster than its cores is not measured well.
 # usage: uplink.sh BIN_DIR      RATES, QUEUES: lists of Mbit/s and ms; JSON: a file for one object a line
 set -euo pipefail

@@ -5,8 +5,8 @@
 //! once, which have gone nowhere yet. The rate of the acknowledgements is the link's rate only if a sender had more to
 //! send all the time. So a window begins when a sender is held back, since the buffers are full then, and ends when a
 //! sender is held back again. A window in which no sender was held back for a good part measures the node's demand and
-//! not the link; it counts only if it is faster than the known rate. What arrives on a connection that was not written
-//! to for a while does not count: it may have been sent long before. The second fastest of a round's windows counts:
+//! not the link; it counts only if it is faster than the known rate. Bytes that arrive on a connection that was not
+//! written to for a while do not count: they may have been sent long before. The second fastest of a round's windows counts:
 //! every disturbance slows windows down, but for acknowledgements that were late and come in at once. Of the last
 //! rounds the fastest counts. All connections of the node count together: they share the uplink.
 //!
@@ -76,7 +76,7 @@ impl Acknowledged for libp2p::tcp::tokio::TcpStream {
     }
 }
 
-/// What the system knows of a connection (tcp(7), `TCP_INFO`).
+/// The system's figures of a connection (tcp(7), `TCP_INFO`).
 #[cfg(target_os = "linux")]
 fn tcp_info(stream: &tokio::net::TcpStream) -> Option<libc::tcp_info> {
     use std::os::fd::AsRawFd;
