@@ -72,7 +72,8 @@ pub fn codec(run: Codec) -> Codec {
 /// The number of draws of an exchange's order, so that no member meets the one that it met in the exchange before.
 const DRAWS_MAX: u32 = 16;
 
-/// The pairs of the exchanges of one round, one after the other. Every node that knows the record computes the same.
+/// The pairs of the exchanges of one round, one after the other. Every node that knows the record computes the same. In
+/// a flock of several rows each row has its own.
 ///
 /// For each exchange, members stand in the order of `H("starling pairs v1"; lineage, base, exchange u32, draw u32,
 /// id)`. The neighbours 2i and 2i + 1 meet, and an odd last one is alone. With three members and more, if a pair of the

@@ -403,3 +403,19 @@ proptest! {
         prop_assert_eq!(decode_record(&encoded), Ok(record));
     }
 }
+
+#[test]
+fn members_meet_within_their_row_those_that_the_record_expects() {
+    let mut flock = genesis();
+    let ids: Vec<NodeId> = (1..=6).map(|n| node(16 * n)).collect();
+    flock.next.members = crate::sample::voters(ids.iter().copied(), 1, 0, 16);
+    let all = |flock: &Record, me: usize| flock.gossip_of(&ids[me]).collect::<Vec<_>>();
+    assert_eq!(all(&flock, 2), ids, "one row");
+    for (place, member) in flock.next.members.iter_mut().enumerate() {
+        member.cell = Cell::at(place % 2, place / 2);
+    }
+    assert_eq!(all(&flock, 2), [ids[0], ids[2], ids[4]]);
+    flock.next.members[4].expected = false;
+    assert_eq!(all(&flock, 0), [ids[0], ids[2]]);
+    assert_eq!(flock.gossip_of(&node(0xee)).count(), 0, "no member");
+}

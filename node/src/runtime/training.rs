@@ -34,7 +34,7 @@ impl Driver {
             round: wanted.round,
             base: wanted.base,
             lineage: head.record.lineage,
-            expected: head.record.next.members.iter().filter(|m| m.expected).map(|m| m.id).collect(),
+            expected: head.record.gossip_of(&self.me).collect(),
             lease: wanted.lease,
             inner_steps: wanted.inner_steps,
             tokens: wanted.tokens,

@@ -30,7 +30,7 @@ pub struct Round {
     /// Digest of the record that made the parameters from which they start.
     pub base: Digest,
     pub lineage: Digest,
-    /// The members that the head expects; this node's partners are among them.
+    /// The members of this node's row that the head expects; its partners are among them.
     pub expected: Vec<NodeId>,
     pub lease: Span,
     /// Steps for the whole lease.
