@@ -14,7 +14,7 @@
 
 use crate::candidate::AttemptKey;
 use crate::codec::encoded_max;
-use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX, TOPK_K_MAX};
+use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX, ROW_SUM_BYTES_MAX, TOPK_K_MAX};
 use crate::run::Codec;
 use crate::wire::number::numbered;
 use crate::{Digest, update};
@@ -22,7 +22,8 @@ use xxhash_rust::xxh3;
 
 /// Bytes of a header.
 pub const FRAME_HEADER_BYTES: usize = 80;
-/// Bytes of the largest payload: a full chunk in the widest codec.
+/// Bytes of the largest payload of a codec: a full chunk in the widest one. Row sums are no codec's, and longer
+/// ([`ROW_SUM_BYTES_MAX`]).
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = encoded_max(Codec::Bf16, CHUNK_ELEMENTS);
 
 /// The top-k codec with the longest payloads: a header names the codec and not its k.
@@ -35,6 +36,7 @@ const CHECKED: usize = 64;
 const _: () = assert!(PARAMETERS_MAX.div_ceil(CHUNK_ELEMENTS as u64) <= u32::MAX as u64, "a chunk's index fits in u32");
 const _: () = assert!(encoded_max(Codec::Int8, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
 const _: () = assert!(encoded_max(TOPK_MOST, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(update::row_sum_bytes(CHUNK_ELEMENTS) == ROW_SUM_BYTES_MAX);
 
 /// The content of a frame. The numbers are on the wire; 3 and 4 are kept for resent and audited chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +52,15 @@ pub enum FrameKind {
     Change = 5,
     /// In gossip: how far the sender's slow weights are from the state that the round began with.
     Drift = 6,
+    /// In a flock of several rows: the sum over one row, as f32.
+    RowSum = 7,
+    /// There, too: a finished sum that the receiver has. Its length and check are in the header, and no payload follows.
+    Known = 8,
 }
 
-numbered!(FrameKind, "kind of frame", { Contrib = "contrib", Reduced = "reduced", Change = "change", Drift = "drift" });
+numbered!(FrameKind, "kind of frame", {
+    Contrib = "contrib", Reduced = "reduced", Change = "change", Drift = "drift", RowSum = "row_sum", Known = "known",
+});
 
 /// The reason why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +120,7 @@ pub struct FrameHeader {
     pub chunk: u32,
     /// Elements of the chunk, `1 ..= CHUNK_ELEMENTS`.
     pub elements: u32,
-    /// Bytes of the payload that follows.
+    /// Bytes of the payload, which follows unless the receiver has it.
     pub payload: u32,
     pub check: [u8; 16],
 }
@@ -139,7 +147,7 @@ impl FrameHeader {
 
     /// Bytes of the payload that follows.
     pub fn payload_len(&self) -> usize {
-        self.payload as usize
+        if self.kind == FrameKind::Known { 0 } else { self.payload as usize }
     }
 
     /// First element of the chunk.
@@ -155,7 +163,7 @@ impl FrameHeader {
     }
 
     /// Reads a header and checks all that the header alone can show. After this, [`FrameHeader::payload_len`] is at
-    /// most [`FRAME_PAYLOAD_BYTES_MAX`] and may be allocated.
+    /// most [`FRAME_PAYLOAD_BYTES_MAX`], or for a row sum [`ROW_SUM_BYTES_MAX`], and may be allocated.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let truncated = FrameError::Truncated { bytes: bytes.len() };
         let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.try_into().map_err(|_| truncated)?;
@@ -189,9 +197,11 @@ impl FrameHeader {
 
     /// Checks that a payload of this codec and so many elements can have the stated length.
     fn check_length(&self, codec: Codec) -> Result<(), FrameError> {
-        let most = encoded_max(codec, self.elements as usize) as u64;
-        let value = u64::from(self.payload);
-        let must = if codec.is_fixed() { most } else { value.min(most) };
+        let plain = self.kind == FrameKind::RowSum;
+        let elements = self.elements as usize;
+        let most = if plain { update::row_sum_bytes(elements) } else { encoded_max(codec, elements) };
+        let (most, value) = (most as u64, u64::from(self.payload));
+        let must = if plain || codec.is_fixed() { most } else { value.min(most) };
         if value == must { Ok(()) } else { Err(FrameError::Geometry { field: "payload length", value, must }) }
     }
 
@@ -224,7 +234,7 @@ impl FrameHeader {
 
     /// Checks that the payload is the one that the header was made for.
     pub fn check_payload(&self, payload: &[u8]) -> Result<(), FrameError> {
-        let (value, must) = (payload.len() as u64, self.payload_len() as u64);
+        let (value, must) = (payload.len() as u64, u64::from(self.payload));
         if value != must {
             return Err(FrameError::Geometry { field: "payload length", value, must });
         }

@@ -93,6 +93,8 @@ pub const LOCATOR_MAX: usize = 64;
 
 /// Elements of one chunk of an update: the unit of coding, framing and pipelining. A multiple of every codec's block.
 pub const CHUNK_ELEMENTS: usize = 32 * 1024;
+/// Bytes of the sum of one row over a chunk: an f32 for each element.
+pub const ROW_SUM_BYTES_MAX: usize = 4 * CHUNK_ELEMENTS;
 /// The most entries that top-k keeps of each 4096 values. With twice as many, int4 is as short and loses less.
 pub const TOPK_K_MAX: u16 = 1024;
 /// The least number of times, on average, that top-k must be able to send each value over a run. With fewer, values

@@ -8,6 +8,7 @@ use crate::wire::bounded;
 use crate::wire::number::numbered;
 use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 
 mod shape;
 
@@ -87,8 +88,8 @@ pub struct Awaits {
     pub from: NodeId,
 }
 
-/// The numbers are on the wire. A lower kind depends on nothing of a higher kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The numbers are on the wire. What comes first in the order of these values depends on nothing that comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Awaited {
     /// A part of a chunk that the sender owns, or which parts are missing at an owner.
@@ -99,9 +100,37 @@ pub enum Awaited {
     Room = 3,
     /// Nothing any more: the sender of the Head has refused the data that came, and left the attempt.
     Refused = 4,
+    /// In a flock of several rows: the sum of a row over a chunk, from the member that adds it up or passes it on.
+    RowSum = 5,
 }
 
-numbered!(Awaited, "thing to await", { Part = "part", Sum = "sum", Room = "room", Refused = "refused" });
+numbered!(Awaited, "thing to await", {
+    Part = "part", Sum = "sum", Room = "room", Refused = "refused", RowSum = "row_sum",
+});
+
+impl Awaited {
+    fn rank(self) -> u8 {
+        match self {
+            Self::Part => 1,
+            Self::RowSum => 2,
+            Self::Sum => 3,
+            Self::Room => 4,
+            Self::Refused => 5,
+        }
+    }
+}
+
+impl Ord for Awaited {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Awaited {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// A node's activity. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -426,19 +426,14 @@ mutations! {
     /// Engine: learners, too, state how long a reduction may take. `how_long_reductions_take_is_for_voters_to_say`.
     LearnersTime,
     /// Engine: peers that rank lower count towards the limit on claims about one lineage or record.
-    /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
     StrangersFirst,
     /// Engine: any peer of another run ends a node that has met nobody of its own.
-    /// `a_stranger_of_another_run_ends_no_newcomer_that_has_others_to_ask`.
     AnyMismatch,
     /// Engine: revocations and members' matters take turns with the Joins of strangers.
-    /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
     JoinsFirst,
     /// Engine: a node sleeps past the end of the pause after a claim that was not shown.
-    /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
     SleepOn,
     /// Engine: the rounds of a run with tickets wait for anybody that says that it fetches the state.
-    /// `rounds_wait_for_newcomers_that_the_run_may_let_in`.
     WaitForStrangers,
     /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`; S29 notices it, too.
     EndlessPatience,
@@ -451,17 +446,28 @@ mutations! {
     /// Update: a finished sum is kept for members that it does not hold. S8.
     KeepSumsOfAnotherSet,
     /// Update: a finished sum is kept for members that offer something else by now.
-    /// `sums_are_of_use_for_the_same_offers_only`.
     KeepSumsOfAnotherOffer,
     /// Update: finished sums are kept although they may hold a refused member's bytes.
-    /// `nothing_is_kept_of_a_member_that_was_refused_and_is_left_out`.
     KeepSumsOfTheRefused,
     /// Ring: a partial sum is kept as if it were finished. S8.
     KeepPartialSums,
     /// Ring: a member passes on no finished sum that has come to it. S8.
     PassNoSumsOn,
+    /// Lattice: the owner adds the sums of rows as they come. S8.
+    RowsByArrival,
+    /// Simulated driver: a member keeps the sum of its row over attempts. S8.
+    RowSumKept,
+    /// Lattice: an heir's column need not have a member in the owner's row. S8: the reduction hangs.
+    HeirWithoutWay,
+    /// Lattice: members of a set have other cells than in the record. S31.
+    CellsOfTheSet,
+    /// Engine: a node of a flock of several rows is to be connected with all. S31.
+    ContactsAll,
+    /// Engine: set after set is made that has no way to a row. L5 or a unit test.
+    CutOffRows,
+    /// Engine: a member that waits itself for a sum is blamed for it. A unit test.
+    BlameRelays,
     /// Engine: a senior voter that starts again goes on alone although the other one of two has gone on without it.
-    /// `a_senior_voter_that_starts_again_joins_the_other_one_that_went_on`.
     StayAlone,
 }
 

@@ -4,18 +4,20 @@
 //! payloads in order, without headers. With a codec without fixed lengths, a table of the lengths stands before them
 //! ([`Layout`]).
 //!
-//! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners compute.
+//! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners compute, and
+//! [`lattice::reduce`] of what a flock of several rows computes.
 //! Engines that pipeline and vectorise give the same bytes.
 
 mod fragments;
 pub mod kept;
+pub mod lattice;
 mod layout;
 pub mod owners;
 mod weights;
 
 pub use fragments::{Fragments, mix};
-pub use layout::{Layout, assemble, chunk_elements, chunk_range, chunks, chunks_range, encoded_max};
-pub use weights::{CLIP, Stated, is_longer_than_stated, longest_sum, weights};
+pub use layout::{Layout, assemble, chunk_elements, chunk_range, chunks, chunks_range, encoded_max, row_sum_bytes};
+pub use weights::{CLIP, Stated, is_longer_than_stated, longest_row_sum, longest_sum, weights};
 
 use crate::Digest;
 use crate::codec::{self, CodecError};

@@ -12,6 +12,7 @@ use super::vote::Instance;
 use super::vote_state::OwnVotes;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
 use crate::mutation::{Mutation, mutated};
+use crate::update::lattice;
 use crate::{Digest, NodeId};
 
 /// Attempts after attempt 0 at one round before voters enter with SKIP; in a flock of several rows, where somebody may
@@ -177,7 +178,8 @@ impl Round {
         true
     }
 
-    /// The contributions that this node could average now, by ascending member. Late attempts do without learners: one
+    /// The contributions that this node could average now, by ascending member: without rows from which no sum would
+    /// come to the voters'. Late attempts do without learners: one
     /// that says different READYs to different voters would keep them apart for ever.
     fn live_ready(&self, ctx: &Ctx) -> Vec<SignedReady> {
         let counts = |id: &NodeId| self.attempts.number < self.attempts_max() || ctx.is_voter(id);
@@ -185,7 +187,12 @@ impl Round {
         let ready: Vec<&SignedReady> =
             self.task.members.iter().filter(live).filter_map(|id| ctx.ready_of(id, self)).collect();
         let rivals = ctx.rivals(self, ready.iter().map(|c| &c.member));
-        self.within_reach(ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect())
+        let mut live = self.within_reach(ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect());
+        if !self.head.grid.is_one_row() && !mutated!(Mutation::CutOffRows) {
+            let cut_off = lattice::without_way(&self.head.grid, live.iter().map(|c| &c.member));
+            live.retain(|c| cut_off.binary_search(&c.member).is_err());
+        }
+        live
     }
 
     /// The contributions of a set, by ascending member, if this node has all of their READYs and they can be averaged.

@@ -11,9 +11,10 @@ use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
 use crate::mutation::{Mutation, mutated};
 use crate::outer::Rule;
-use crate::update::Stated;
+use crate::update::{Stated, lattice};
 use crate::{Digest, NodeId, record};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
 const SUSPICIONS_MAX: u32 = 3;
@@ -34,6 +35,9 @@ impl Round {
             return;
         }
         let members: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
+        if !head.grid.is_one_row() && !lattice::makes_a_result(&head.grid, &members) {
+            return self.fail_attempt("its rows have no column in common", None, ctx, out);
+        }
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = head.record.ring_of(&head.digest, members.iter().copied());
         let contribution = |c: &&SignedReady| {
@@ -47,6 +51,7 @@ impl Round {
             key,
             members: in_ring.iter().filter_map(|id| by_id.get(id)).map(contribution).collect(),
             flock: succession::uplinks(&head.record),
+            grid: Arc::clone(&head.grid),
             codec: head.record.next.codec,
         };
         let notice = Notice::AttemptStarted { round: self.task.number, attempt: number, members: members.clone() };

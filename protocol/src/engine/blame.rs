@@ -5,6 +5,7 @@ use super::ctx::Ctx;
 use super::round::{Attempt, Round};
 use crate::NodeId;
 use crate::message::{Awaited, Awaits, Head, Phase};
+use crate::mutation::{Mutation, mutated};
 use crate::run::EngineKind;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,8 @@ impl Round {
     /// The member to blame for a stalled attempt. No node blames itself: the others do.
     pub fn blame(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         match ctx.spec.sync.engine {
-            EngineKind::Ring => self.bad_hop(attempt, ctx),
-            EngineKind::Owners => self.bad_link(attempt, ctx),
+            EngineKind::Ring if self.head.grid.is_one_row() => self.bad_hop(attempt, ctx),
+            EngineKind::Ring | EngineKind::Owners => self.bad_link(attempt, ctx),
         }
     }
 
@@ -62,8 +63,9 @@ impl Round {
     }
 
     /// With owners, blames an end of a link on which something is due that depends on nothing else. These are the links
-    /// on which members wait for parts; if there are none, for sums; if there are none of these, the links on which no
-    /// member reads. The member at most of these links is to blame. A link with a learner does not count against a
+    /// on which members wait for parts; if there are none, for sums of rows; then for sums; if there are none of these,
+    /// the links on which no member reads. In a flock of several rows a sum is passed on: who waits for one itself is not
+    /// the one that withholds it, if anybody else may be. The member at most of these links is to blame. A link with a learner does not count against a
     /// voter. Between two ends, the one that was suspected before is to blame, and otherwise the one that is waited
     /// for.
     fn bad_link(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
@@ -77,7 +79,13 @@ impl Round {
         let first = said.iter().map(|(_, awaits)| awaits.what).min()?;
         let links =
             said.iter().filter(|(_, awaits)| awaits.what == first).map(|(waiter, awaits)| (*waiter, awaits.from));
-        let links: Vec<(NodeId, NodeId)> = links.collect();
+        let mut links: Vec<(NodeId, NodeId)> = links.collect();
+        let passed_on = matches!(first, Awaited::RowSum | Awaited::Sum) && !self.head.grid.is_one_row();
+        if passed_on && !mutated!(Mutation::BlameRelays) {
+            let waiting: BTreeSet<NodeId> = links.iter().map(|(waiter, _)| *waiter).collect();
+            let ends: Vec<_> = links.iter().filter(|(_, from)| !waiting.contains(from)).copied().collect();
+            links = if ends.is_empty() { links } else { ends };
+        }
         let counts = |(waiter, from): &&(NodeId, NodeId), id: &NodeId| {
             waiter == id && !ctx.is_outvoted(from, id) || from == id && !ctx.is_outvoted(waiter, id)
         };

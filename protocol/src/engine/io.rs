@@ -9,12 +9,14 @@ use crate::candidate::Candidate;
 use crate::certificate::Split;
 use crate::difference::Difference;
 use crate::evidence::Contradiction;
+use crate::grid::Grid;
 use crate::message::{Awaits, Certificate, Evidence, Phase};
 use crate::outer::Rule;
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::update::{self, Stated};
 use crate::{Digest, NodeId};
+use std::sync::Arc;
 
 /// Microseconds on the driver's monotonic clock; only differences matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -218,8 +220,9 @@ pub enum Output {
     DropDifference { lineage: Digest },
     /// Average these contributions. Members are in ring order; this node's own is the one made for this round. `flock`
     /// holds the members that the head expects, by ascending id, whether they are in the attempt or not, and the
-    /// bandwidth of their uplinks in kbit/s (0 if unknown).
-    Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<(NodeId, u32)>, codec: Codec },
+    /// bandwidth of their uplinks in kbit/s (0 if unknown). With a `grid` of several rows these are reduced over rows and
+    /// columns, whatever engine the run names.
+    Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<(NodeId, u32)>, grid: Arc<Grid>, codec: Codec },
     /// Drop everything of this attempt: streams, partial sums, speculative state. This node's contribution stays until
     /// a COMMIT takes it in or a later one is made. Persisted candidates and their updates stay until the head moves.
     Abandon { key: AttemptKey },

@@ -89,6 +89,9 @@ impl Ctx {
         if head.grid.is_one_row() {
             return None;
         }
+        if mutated!(Mutation::ContactsAll) {
+            return None;
+        }
         let records = self.history.iter().rev().take(2);
         Some(records.flat_map(|past| past.grid.neighbours(&self.me)).collect())
     }

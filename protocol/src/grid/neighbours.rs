@@ -31,6 +31,11 @@ impl Grid {
         self.rows <= 1
     }
 
+    /// The number of columns that all rows have: no member's cell is beyond the shape of its flock.
+    pub fn full_columns(&self) -> usize {
+        self.cells.len() / self.rows.max(1)
+    }
+
     pub fn cell_of(&self, id: &NodeId) -> Option<Cell> {
         self.cells.get(id).copied()
     }

@@ -11,6 +11,8 @@ impl Mutation {
             Self::WantNothing => Some("neighbours_are_asked_in_turn_for_readys_that_are_lacking_and_answer"),
             Self::AnybodyPassesOn => Some("words_of_others_come_from_neighbours_only_and_well_signed"),
             Self::ThreeAttempts => Some("a_flock_of_rows_has_eight_attempts_and_the_last_is_of_voters"),
+            Self::CutOffRows => Some("a_live_set_does_without_rows_from_which_no_sum_would_come"),
+            Self::BlameRelays => Some("in_rows_the_end_of_a_chain_is_to_blame_and_no_relay"),
             Self::PassNoHeads => Some("a_head_goes_to_those_that_do_not_hear_its_signer"),
             Self::OneDownWord => Some("a_member_is_down_when_most_of_its_neighbours_say_so"),
             Self::NobodyVouches => Some("a_member_that_its_neighbours_reach_is_not_silent"),

@@ -22,6 +22,11 @@ pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
     at(chunk)..at(chunk.saturating_add(1))
 }
 
+/// Bytes of the sum of a row over a chunk of so many elements: one f32 an element, whatever the run's codec is.
+pub const fn row_sum_bytes(elements: usize) -> usize {
+    elements * size_of::<f32>()
+}
+
 /// Bytes of D; the most bytes, for a codec whose payloads have no fixed length.
 pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
     // Chunks are whole blocks but for the end, so cutting into chunks adds nothing but the table.

@@ -108,7 +108,7 @@ impl Owners {
 
 /// The weight with which a member is drawn to a chunk whose owner is gone: highest random weight (Thaler and
 /// Ravishankar 1998).
-fn rendezvous(member: &NodeId, chunk: usize) -> u64 {
+pub(super) fn rendezvous(member: &NodeId, chunk: usize) -> u64 {
     let digest = Digest::of("starling owner of a chunk", &[&member.0, &(chunk as u64).to_le_bytes()]);
     u64::from_le_bytes(std::array::from_fn(|i| digest.0[i]))
 }

@@ -86,6 +86,14 @@ pub fn longest_sum(codec: Codec, stated: &[Stated], weights: &[f32]) -> Option<f
     Some((stretch(codec) * sum).min(f64::from(f32::MAX)) as f32)
 }
 
+/// The norm that the sum of contributions with these weights has at most before any encoding: the one by which
+/// [`is_longer_than_stated`] judges the sums of a row, whose parts were encoded once.
+pub fn longest_row_sum(stated: &[Stated], weights: &[f32]) -> f32 {
+    let part = |(stated, weight): (&Stated, &f32)| f64::from(*weight) * f64::from(stated.norm);
+    let sum: f64 = stated.iter().zip(weights).map(part).sum();
+    sum.min(f64::from(f32::MAX)) as f32
+}
+
 /// Allowance for norms that are so small that f32 cannot state them.
 const TINY: f64 = 1e-36;
 

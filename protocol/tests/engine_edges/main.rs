@@ -4,6 +4,8 @@ mod admission;
 mod amendments;
 mod bench;
 mod certificates;
+#[cfg(feature = "sim")]
+mod crossing;
 mod disputes;
 mod ended;
 mod evidence;
