@@ -2,21 +2,25 @@
 
 use super::MS;
 use super::circuit::Stock;
+use super::lattice::Store;
 use super::process::{Offer, Process};
+use super::reduction::Group;
 use super::sums::Sums;
 use super::trainer;
 use super::world::{Event, World};
 use crate::NodeId;
 use crate::engine::io::{AttemptKey, Contribution, Input};
+use crate::grid::Grid;
 use crate::update::{self, kept};
 use std::rc::Rc;
+use std::sync::Arc;
 
 impl World {
     pub(super) fn reduce(
         &mut self,
         node: usize,
         key: AttemptKey,
-        (contributions, flock): (Vec<Contribution>, Vec<(NodeId, u32)>),
+        (contributions, flock, grid): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>),
     ) {
         let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
         let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
@@ -47,9 +51,10 @@ impl World {
             process.reducing = Some(key);
             process.sums.begin(key, &contributions, chunks);
         });
-        match self.reductions.join(key, (node, vector), (members.clone(), contributions, flock)) {
+        let rows = !grid.is_one_row();
+        match self.reductions.join(key, (node, vector), members.clone(), (contributions, flock, grid)) {
             Err(why) => self.violate("S10 attempt isolation", why),
-            Ok(true) => self.run_reduction(key, &members),
+            Ok(true) => self.run_reduction(key, &members, rows),
             Ok(false) => {}
         }
     }
@@ -93,9 +98,25 @@ impl World {
         self.reductions.circulate(key, Some(stock), codec)
     }
 
+    /// Lets the frames of an attempt in several rows travel, after each member has said what it has kept.
+    fn cross(&mut self, key: &AttemptKey, members: &[usize]) -> Result<(), String> {
+        let stores: Option<Vec<Store>> =
+            members.iter().map(|member| Some(self.sums_at(*member, key)?.store())).collect();
+        let kept = |store: &Store| store.sums.iter().any(Option::is_some);
+        if stores.iter().flatten().any(kept) {
+            self.marks.hit("sums kept in rows");
+        }
+        self.marks.hit("reduction in rows");
+        if self.reductions.groups.get(key).is_some_and(Group::passes_on) {
+            self.marks.hit("sum of a row passed on");
+        }
+        self.reductions.cross(key, stores, self.spec.sync.codec)
+    }
+
     /// All members are there: bytes move, and the reduction ends for each in its own time, if at all.
-    fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
-        if let Err(why) = self.circulate(&key, members) {
+    fn run_reduction(&mut self, key: AttemptKey, members: &[usize], rows: bool) {
+        let moved = if rows { self.cross(&key, members) } else { self.circulate(&key, members) };
+        if let Err(why) = moved {
             return self.violate("S8 exact result", why);
         }
         let fails =

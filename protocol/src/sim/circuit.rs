@@ -1,6 +1,7 @@
 //! One attempt of a ring, frame by frame, as the members' plans say: what each of them has received at any moment.
 
 use super::trainer;
+use crate::NodeId;
 use crate::codec;
 use crate::frame::FrameKind;
 use crate::ring::plan::Plan;
@@ -24,12 +25,24 @@ impl Stock {
     }
 }
 
+/// What a member has of a chunk after one more frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A partial sum.
+    Partial,
+    /// The finished sum. In a flock of several rows with the member that has made it.
+    Sum(Option<NodeId>),
+    /// The part of another member.
+    Part(NodeId),
+    /// The sum of a row. Nobody keeps it.
+    RowSum,
+}
+
 /// A chunk that a member has after one more frame.
 #[derive(Clone, Debug)]
 pub struct Got {
     pub chunk: usize,
-    /// Whether this is the finished sum.
-    pub finishes: bool,
+    pub what: What,
     pub payload: Rc<Vec<u8>>,
 }
 
@@ -84,7 +97,8 @@ pub fn run(codec: Codec, weighted: &[Vec<f32>], stock: Stock) -> Result<Option<V
                 _ => Some(payload),
             };
             let Some(payload) = payload else { return Ok(None) };
-            courses[to].take(Got { chunk: due.chunk, finishes: due.finishes, payload });
+            let what = if due.finishes { What::Sum(None) } else { What::Partial };
+            courses[to].take(Got { chunk: due.chunk, what, payload });
         }
         if !moved {
             break;
@@ -112,7 +126,7 @@ fn alone(codec: Codec, own: &[f32], course: &mut Course) -> Option<()> {
     for chunk in 0..course.held.len() {
         if course.held.get(chunk).is_none_or(Option::is_none) {
             let payload = encoded(codec, own.get(trainer::elements_of(chunk, own.len()))?)?;
-            course.take(Got { chunk, finishes: true, payload });
+            course.take(Got { chunk, what: What::Sum(None), payload });
         }
     }
     Some(())
@@ -124,7 +138,7 @@ fn part(weighted: &[Vec<f32>], position: usize, chunk: usize) -> &[f32] {
     own.get(trainer::elements_of(chunk, own.len())).unwrap_or_default()
 }
 
-fn encoded(codec: Codec, values: &[f32]) -> Held {
+pub(super) fn encoded(codec: Codec, values: &[f32]) -> Held {
     let mut payload = Vec::new();
     codec::encode(codec, values, &mut payload).ok()?;
     Some(Rc::new(payload))

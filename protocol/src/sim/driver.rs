@@ -38,7 +38,7 @@ impl World {
                 self.schedule_own(after, node, Event::Retaken { round, base });
             }
             Output::StartOver => self.start_over(node),
-            Output::Reduce { key, members, flock, .. } => self.reduce(node, key, (members, flock)),
+            Output::Reduce { key, members, flock, grid, .. } => self.reduce(node, key, (members, flock, grid)),
             Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),

@@ -23,6 +23,7 @@ pub mod history;
 pub mod invariant;
 pub mod keys;
 mod large;
+pub mod lattice;
 mod liar;
 mod life;
 pub mod mark;

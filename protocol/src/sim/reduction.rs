@@ -2,14 +2,18 @@
 //! it may break at any stage for some of the members only.
 
 use super::circuit::{self, Course, Got, Stock};
+use super::lattice::{self, Party, RowSums, Store};
 use super::random::Random;
 use super::{MS, trainer};
 use crate::engine::io::{AttemptKey, Contribution};
+use crate::grid::Grid;
 use crate::ring::Ring;
 use crate::run::Codec;
+use crate::update::lattice::Lattice;
 use crate::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The time in which frames come to a member, and their number at the end.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +31,17 @@ impl Stretch {
     }
 }
 
-/// The ring of one attempt.
+/// The members of one attempt: a ring, or in a flock of several rows those of its rows and columns.
 #[derive(Debug)]
 pub struct Group {
     /// In ring order.
     pub contributions: Vec<Contribution>,
     /// The members that the head expects, and their uplinks: by them, all nodes deal the chunks to the same owners.
     flock: Vec<(NodeId, u32)>,
+    /// The grid of the head, and the ways in it if it has several rows.
+    grid: Arc<Grid>,
+    lattice: Option<Lattice>,
+    row_sums: RowSums,
     pub members: Vec<usize>,
     vectors: BTreeMap<usize, Rc<Vec<f32>>>,
     pub joined: BTreeSet<usize>,
@@ -63,12 +71,55 @@ impl Group {
         course.got.get(..stretch.frames_at(until)).unwrap_or_default()
     }
 
+    /// Whether a member passes on the sum of a row.
+    pub fn passes_on(&self) -> bool {
+        self.lattice.as_ref().is_some_and(Lattice::passes_on)
+    }
+
+    /// The places of the members in their list, by ascending id.
+    fn by_id(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.contributions.len()).collect();
+        order.sort_by_key(|index| self.contributions[*index].member);
+        order
+    }
+
     /// The frames that come to a member if no sum is kept.
     fn usual(&self, node: usize) -> usize {
         let elements = self.vectors.get(&node).map_or(0, |vector| vector.len());
+        if let Some(lattice) = &self.lattice {
+            let place = self.by_id().iter().position(|index| self.members[*index] == node).unwrap_or(0);
+            return lattice::usual(lattice, self.members.len(), trainer::chunks(elements), place);
+        }
         let ring = Ring::new(self.members.len(), trainer::chunks(elements));
         let position = self.members.iter().position(|member| *member == node).unwrap_or(0);
         ring.hops(position).map(|hop| ring.segment(hop.receive).len()).sum()
+    }
+}
+
+impl Group {
+    /// Notes the updates with which members end. With `counts` also what they have on the way there.
+    fn conclude(
+        &mut self,
+        key: &AttemptKey,
+        courses: impl Iterator<Item = (usize, Course)>,
+        counts: bool,
+    ) -> Result<(), String> {
+        let mut made: Option<(Rc<Vec<u8>>, Digest)> = None;
+        for (member, course) in courses {
+            let bytes: Vec<u8> = course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect();
+            let (update, digest) = made.get_or_insert_with(|| {
+                let digest = update::digest(&bytes);
+                (Rc::new(bytes.clone()), digest)
+            });
+            if **update != bytes {
+                return Err(format!("two members of {key:?} end with different updates"));
+            }
+            self.results.insert(member, (Rc::clone(update), *digest));
+            if counts {
+                self.courses.insert(member, course);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -102,11 +153,20 @@ impl Reductions {
         &mut self,
         key: AttemptKey,
         (node, vector): (usize, Rc<Vec<f32>>),
-        (members, contributions, flock): (Vec<usize>, Vec<Contribution>, Vec<(NodeId, u32)>),
+        members: Vec<usize>,
+        (contributions, flock, grid): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>),
     ) -> Result<bool, String> {
+        let lattice = || {
+            let mut ids: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
+            ids.sort_unstable();
+            Lattice::new(&grid, &ids, trainer::chunks(vector.len()))
+        };
         let fresh = || Group {
             contributions: contributions.clone(),
             flock: flock.clone(),
+            lattice: if grid.is_one_row() { None } else { lattice() },
+            grid: Arc::clone(&grid),
+            row_sums: RowSums::new(),
             members,
             vectors: BTreeMap::new(),
             joined: BTreeSet::new(),
@@ -124,6 +184,9 @@ impl Reductions {
         }
         if group.flock != flock {
             return Err(format!("one attempt {key:?}, two maps of owners: {:?}, {flock:?}", group.flock));
+        }
+        if group.grid != grid || !grid.is_one_row() && group.lattice.is_none() {
+            return Err(format!("one attempt {key:?}, two grids, or no way from one row to another"));
         }
         group.joined.insert(node);
         group.vectors.insert(node, vector);
@@ -143,22 +206,36 @@ impl Reductions {
         let counts = stock.is_some();
         let stock = stock.unwrap_or_else(|| Stock::empty(weighted.len()));
         let Some(courses) = circuit::run(codec, &weighted, stock)? else { return Ok(()) };
-        let mut made: Option<(Rc<Vec<u8>>, Digest)> = None;
-        for (member, course) in group.members.iter().zip(courses) {
-            let bytes: Vec<u8> = course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect();
-            let (update, digest) = made.get_or_insert_with(|| {
-                let digest = update::digest(&bytes);
-                (Rc::new(bytes.clone()), digest)
-            });
-            if **update != bytes {
-                return Err(format!("two members of {key:?} end with different updates"));
-            }
-            group.results.insert(*member, (Rc::clone(update), *digest));
-            if counts {
-                group.courses.insert(*member, course);
-            }
-        }
-        Ok(())
+        let members = group.members.clone();
+        group.conclude(key, members.into_iter().zip(courses), counts)
+    }
+
+    /// The same in a flock of several rows, with what members have kept.
+    ///
+    /// # Errors
+    /// When members wait for ever, or end with different updates.
+    pub fn cross(&mut self, key: &AttemptKey, stores: Option<Vec<Store>>, codec: Codec) -> Result<(), String> {
+        let before = |(other, _): &(&AttemptKey, &Group)| (other.lineage, other.seq) == (key.lineage, key.seq);
+        let former: RowSums = self.groups.iter().filter(before).flat_map(|(_, group)| group.row_sums.clone()).collect();
+        let Some(group) = self.groups.get_mut(key) else { return Ok(()) };
+        let Some(lattice) = group.lattice.clone() else { return Ok(()) };
+        let order = group.by_id();
+        let contributions: Vec<Contribution> = order.iter().map(|index| group.contributions[*index].clone()).collect();
+        let members: Vec<usize> = order.iter().map(|index| group.members[*index]).collect();
+        let vectors: Vec<Rc<Vec<f32>>> = members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
+        group.unencoded = trainer::sum(&contributions, &vectors);
+        let ids: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
+        let weights = Contribution::weights(&contributions);
+        let (ids, vectors, weights) = (&ids[..], &vectors[..], &weights[..]);
+        let party = Party { lattice: &lattice, codec, ids, vectors, weights, former };
+        let counts = stores.is_some();
+        let stores = match stores {
+            Some(stores) => order.iter().filter_map(|index| stores.get(*index)).cloned().collect(),
+            None => vec![Store::default(); members.len()],
+        };
+        let Some(run) = lattice::run(&party, stores)? else { return Ok(()) };
+        group.row_sums = run.row_sums;
+        group.conclude(key, members.into_iter().zip(run.courses), counts)
     }
 
     /// Gives a member its time, of the time that it takes if no sum is kept: fewer frames take less. A member that

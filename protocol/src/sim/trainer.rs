@@ -8,6 +8,7 @@ use crate::ring::Ring;
 use crate::run::{Codec, ExternalSpec, SyncMode, SyncSpec};
 use crate::update::Fragments;
 use crate::{Digest, NodeId, codec, state, update};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -136,6 +137,27 @@ pub fn summed(codec: Codec, weighted: &[Vec<f32>], chunk: usize, last: usize) ->
     let positions = (1..=weighted.len()).map(|step| (last + step) % weighted.len());
     let views: Option<Vec<&[f32]>> = positions.map(|position| weighted.get(position)?.get(range.clone())).collect();
     update::reduce(codec, &views?).ok()
+}
+
+/// The encoded sum of a chunk in a flock of several rows, by the rows and weights of the contributions: each is encoded,
+/// the decoded ones are added up row by row in the members' order, and the rows in theirs.
+pub fn crossed(codec: Codec, members: &[(usize, f32, Rc<Vec<f32>>)], chunk: usize) -> Option<Vec<u8>> {
+    let range = elements_of(chunk, members.first()?.2.len());
+    let mut rows: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
+    for (row, weight, vector) in members {
+        let (mut payload, mut part) = (Vec::new(), vec![0.0f32; range.len()]);
+        codec::encode(codec, vector.get(range.clone())?, &mut payload).ok()?;
+        codec::decode(codec, &payload, &mut part).ok()?;
+        let sum = rows.entry(*row).or_insert_with(|| vec![0.0; range.len()]);
+        sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x * weight);
+    }
+    let mut rows = rows.into_values();
+    let mut all = rows.next()?;
+    for row in rows {
+        all.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+    }
+    let mut payload = Vec::new();
+    codec::encode(codec, &all, &mut payload).ok().map(|()| payload)
 }
 
 /// The weighted sum without any encoding.

@@ -28,6 +28,7 @@
 //! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
 //! | S29 | a node keeps its READY back for newcomers within its patience | `patience` |
 //! | S30 | a round's terms follow from the amendments on its chain | `amendments` |
+//! | S31 | in rows, members and their reductions need connections of the grid only | `degree` |
 //!
 //! The caller that runs a history checks S20 (no panic) and S21 (determinism); [`super::history`] checks L1 to L5. S12,
 //! S13 (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
@@ -39,6 +40,7 @@ mod blame;
 mod bounds;
 mod certificates;
 mod contributors;
+mod degree;
 mod estimates;
 mod evidence;
 mod forks;
@@ -94,6 +96,7 @@ pub const NAMES: &[&str] = &[
     "S28 nothing between wakes",
     "S29 patience",
     "S30 amended terms",
+    "S31 bounded degree",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -130,5 +133,6 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(sleep::Sleep),
         Box::new(patience::Patience::default()),
         Box::new(amendments::Amendments::default()),
+        Box::new(degree::Degree),
     ]
 }

@@ -1,5 +1,5 @@
-//! S8: the update of a commit is the reference reduction of its contributors' vectors, bit for bit, and its state is
-//! the outer step with the decoded update. A chunk may be the sum of an earlier attempt at the record instead, if the
+//! S8: the update of a commit is the reference reduction of its contributors' vectors, in a ring or over rows, bit for
+//! bit, and its state is the outer step with the decoded update. A chunk may be the sum of an earlier attempt at the record instead, if the
 //! contributors offered the same there. Gradients are of the state that they step.
 
 use super::{Invariant, Observed, require};
@@ -30,6 +30,14 @@ pub(super) struct Exact {
     /// Updates that voters have named.
     updates: BTreeMap<Digest, Rc<Vec<u8>>>,
     done: BTreeSet<Digest>,
+}
+
+/// The parts of an attempt's chunks.
+enum Sums {
+    /// Weighted, in ring order.
+    Ring(Vec<Vec<f32>>),
+    /// By ascending id, each with its row and its weight.
+    Rows(Vec<(usize, f32, Rc<Vec<f32>>)>),
 }
 
 impl Invariant for Exact {
@@ -83,28 +91,56 @@ impl Exact {
 
     /// The update of a record that was not made of its contributors alone: each chunk is their sum, or that of an
     /// attempt at this record in which all of them offered the same.
-    fn kept(&self, record: &Record, members: &[Contribution], codec: Codec) -> Option<Rc<Vec<u8>>> {
+    fn kept(&self, (record, head): (&Record, &Record), members: &[Contribution], codec: Codec) -> Option<Rc<Vec<u8>>> {
         let update = self.updates.get(&record.update)?;
         let attempts = self.attempts.get(&(record.lineage, record.seq)).filter(|attempts| attempts.len() > 1)?;
         let fits = |attempt: &&Vec<Contribution>| members.iter().all(|member| attempt.contains(member));
-        let sets: Option<Vec<Vec<Vec<f32>>>> = attempts.values().filter(fits).map(|set| self.weighted(set)).collect();
-        let sets = sets?;
-        let elements = sets.first()?.first()?.len();
+        let sets: Vec<&Vec<Contribution>> = attempts.values().filter(fits).collect();
+        let sums: Option<Vec<Sums>> = sets.iter().map(|set| self.sums_of(set, head)).collect();
+        let sums = sums?;
+        let elements = self.vectors.get(&members.first()?.payload)?.len();
         let is_sum = |chunk: usize| {
             let payload = trainer::payload(codec, update, chunk, elements);
-            let of_set = |set: &Vec<Vec<f32>>| {
-                (0..set.len()).any(|last| trainer::summed(codec, set, chunk, last).as_deref() == payload)
+            let of_set = |set: &Sums| match set {
+                Sums::Ring(set) => {
+                    (0..set.len()).any(|last| trainer::summed(codec, set, chunk, last).as_deref() == payload)
+                }
+                Sums::Rows(set) => trainer::crossed(codec, set, chunk).as_deref() == payload,
             };
-            payload.is_some() && sets.iter().any(of_set)
+            payload.is_some() && sums.iter().any(of_set)
         };
         (0..trainer::chunks(elements)).all(is_sum).then(|| Rc::clone(update))
     }
 
-    /// The contributions of an attempt, times their weights.
-    fn weighted(&self, members: &[Contribution]) -> Option<Vec<Vec<f32>>> {
+    /// The contributions of an attempt at the record after this one, as the reference adds them up.
+    fn sums_of(&self, members: &[Contribution], head: &Record) -> Option<Sums> {
         let vectors: Option<Vec<Rc<Vec<f32>>>> =
             members.iter().map(|member| self.vectors.get(&member.payload).cloned()).collect();
-        vectors.map(|vectors| trainer::weighted(members, &vectors))
+        let vectors = vectors?;
+        if head.rows() <= 1 {
+            return Some(Sums::Ring(trainer::weighted(members, &vectors)));
+        }
+        let weights = Contribution::weights(members);
+        let mut by_id = Vec::new();
+        for ((member, weight), vector) in members.iter().zip(weights).zip(vectors) {
+            by_id.push((member.member, (head.member(&member.member)?.cell.row(), weight, vector)));
+        }
+        by_id.sort_by_key(|(id, _)| *id);
+        Some(Sums::Rows(by_id.into_iter().map(|(_, part)| part).collect()))
+    }
+
+    /// The update of these contributions.
+    fn reference(&self, members: &[Contribution], head: &Record, codec: Codec) -> Option<Vec<u8>> {
+        let vectors = members.iter().map(|member| self.vectors.get(&member.payload).cloned());
+        let vectors = vectors.collect::<Option<Vec<_>>>()?;
+        match self.sums_of(members, head)? {
+            Sums::Ring(_) => trainer::reduce(codec, members, &vectors),
+            Sums::Rows(set) => {
+                let chunks = trainer::chunks(vectors.first()?.len());
+                let sums: Option<Vec<Vec<u8>>> = (0..chunks).map(|c| trainer::crossed(codec, &set, c)).collect();
+                Some(sums?.concat())
+            }
+        }
     }
 
     fn check(&self, record: &Record, state: &State, world: &World) -> Result<(), String> {
@@ -118,8 +154,8 @@ impl Exact {
         let payloads: Option<Vec<(Digest, u64)>> =
             contributors.iter().map(|c| self.readys.get(&c.ready).copied()).collect();
         let payloads = payloads.ok_or(format!("seq {seq}: a READY that nobody said"))?;
-        let vectors: Option<Vec<_>> = payloads.iter().map(|(payload, _)| self.vectors.get(payload).cloned()).collect();
-        let vectors = vectors.ok_or(format!("seq {seq}: a contribution that nobody trained"))?;
+        let trained = payloads.iter().all(|(payload, _)| self.vectors.contains_key(payload));
+        require(trained, || format!("seq {seq}: a contribution that nobody trained"))?;
         let members: Vec<Contribution> = contributors
             .iter()
             .zip(&payloads)
@@ -130,9 +166,9 @@ impl Exact {
             })
             .collect();
         let codec = world.spec.sync.codec;
-        let bytes = trainer::reduce(codec, &members, &vectors).ok_or("no reduction")?;
+        let bytes = self.reference(&members, &head.record, codec).ok_or("no reduction")?;
         let bytes = Some(Rc::new(bytes)).filter(|bytes| update::digest(bytes) == record.update);
-        let bytes = bytes.or_else(|| self.kept(record, &members, codec));
+        let bytes = bytes.or_else(|| self.kept((record, &head.record), &members, codec));
         let bytes = bytes.ok_or_else(|| format!("seq {seq}: not the reference reduction"))?;
         let mode = world.spec.sync.mode;
         if let Some(made) = base
