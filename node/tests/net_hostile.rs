@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
 /// What a control stream begins with, and how it is answered.
-const OPENING: [u8; 8] = *b"SCTL\x07\x00\x00\x00";
+const OPENING: [u8; 8] = *b"SCTL\x08\x00\x00\x00";
 
 /// Says of itself what `text` is, and has nothing else.
 struct Spec(&'static str);
@@ -100,7 +100,7 @@ async fn still_serves(victim: &mut Node) {
 async fn control_garbage_is_refused() {
     let mut victim = start(&[], Spec("victim")).await;
     let stranger = Stranger::meet(&victim).await;
-    for bytes in [&[0xff; 5000][..], b"GET / HTTP/1.1\r\n\r\n", b"SCTL\x09\x00\x00\x00", b"SCTL\x07\x00\x01\x00"] {
+    for bytes in [&[0xff; 5000][..], b"GET / HTTP/1.1\r\n\r\n", b"SCTL\x09\x00\x00\x00", b"SCTL\x08\x00\x01\x00"] {
         assert_eq!(stranger.say(CONTROL_PROTOCOL, bytes).await, b"", "no answer to {bytes:?}");
     }
     let oversize = (CONTROL_BYTES_MAX as u32 + 1).to_le_bytes();

@@ -58,13 +58,13 @@ use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/7");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/8");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/7");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/8");
 /// The exchange of a pair of members between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/7");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/8");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/7");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/8");
 
 #[cfg(test)]
 mod tests {

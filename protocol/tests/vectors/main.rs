@@ -9,6 +9,7 @@ mod grid;
 #[cfg(feature = "mutations")]
 mod injected;
 mod json;
+mod lattice;
 mod leases;
 mod made;
 mod membership;
@@ -51,6 +52,11 @@ fn check(name: &str, subject: Json) {
 #[test]
 fn records_are_those_of_the_file() {
     check("records.json", records::subject());
+}
+
+#[test]
+fn ways_in_rows_are_those_of_the_file() {
+    check("lattice.json", lattice::subject());
 }
 
 #[test]

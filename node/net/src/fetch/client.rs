@@ -1,4 +1,4 @@
-//! Asks one peer for something over `/starling/fetch/7`, and believes nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/8`, and believes nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, HELD_BYTES_MAX,

@@ -1,4 +1,4 @@
-//! Serves `/starling/fetch/7`: state chunks, records, updates and data by hash or number.
+//! Serves `/starling/fetch/8`: state chunks, records, updates and data by hash or number.
 //!
 //! A [`FetchSource`] decides what is served. This module keeps a greedy or slow peer from hurting: limits on streams,
 //! for a peer and in all ([`Books`]), a limit on requests that are looked up at once ([`Turns`]), and a deadline for

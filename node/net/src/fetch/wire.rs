@@ -1,4 +1,4 @@
-//! The layout of `/starling/fetch/7`: the requests, and the head of the answer.
+//! The layout of `/starling/fetch/8`: the requests, and the head of the answer.
 //!
 //! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
 //!
