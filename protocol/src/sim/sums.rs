@@ -9,14 +9,17 @@ use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// A part, with the payload of the READY that it is of.
+type Part = (Digest, Rc<Vec<u8>>);
+
 /// The sums of one record.
 #[derive(Debug, Default)]
 pub struct Sums {
     pub kept: Kept,
     /// The bytes of each chunk; they count only where the sum is finished.
     payloads: Vec<Held>,
-    /// By chunk and member, each with the payload of the READY that it is a part of.
-    parts: BTreeMap<(usize, NodeId), (Digest, Rc<Vec<u8>>)>,
+    /// By chunk and member.
+    parts: BTreeMap<(usize, NodeId), Part>,
     /// The payload of each member's READY in the attempt at hand.
     offers: BTreeMap<NodeId, Digest>,
 }

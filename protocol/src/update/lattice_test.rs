@@ -145,8 +145,7 @@ fn chunks_belong_to_full_columns_and_rows_take_turns() {
     let of = |column: usize, count: usize| (0..count).map(move |number| (number % rows, column));
     assert_eq!(cells, of(0, 7).chain(of(1, 7)).chain(of(2, 6)).chain(of(3, 6)).collect::<Vec<_>>());
     assert!(!lattice.passes_on());
-    for chunk in 0..chunks {
-        let column = cells[chunk].1;
+    for (chunk, (_, column)) in cells.into_iter().enumerate() {
         let adders = (0..rows).map(|row| lattice.cells[lattice.adder(chunk, row).unwrap()]);
         assert_eq!(adders.collect::<Vec<_>>(), (0..rows).map(|row| Cell::at(row, column)).collect::<Vec<_>>());
     }
