@@ -25,7 +25,7 @@ impl Stock {
     }
 }
 
-/// What a member has of a chunk after one more frame.
+/// The kind of bytes that a member has of a chunk after one more frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A partial sum.

@@ -1,5 +1,5 @@
 //! One attempt of a flock of several rows, frame by frame: what each member has received at any moment. Each stream
-//! carries what the members' plan says, in its order, and there are streams between members of a row or a column only.
+//! carries the frames of the members' plan in its order, and streams are between members of a row or a column only.
 
 use super::circuit::{Course, Got, What, encoded};
 use super::trainer;
@@ -11,7 +11,7 @@ use crate::update::lattice::{Cargo, Lattice, total};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// What a member has kept of former attempts.
+/// The parts and sums that a member has kept of former attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     /// By chunk, each with the member that has made it.

@@ -42,7 +42,7 @@ fn update_of(course: &Course) -> Vec<u8> {
     course.held.iter().flatten().flat_map(|payload| payload.iter().copied()).collect()
 }
 
-/// What members have kept after everything has come to them, but for the sums of chunks from `until` on.
+/// The things that members have kept after everything has come to them, but for the sums of chunks from `until` on.
 fn kept(run: &Run, here: &[usize], until: usize) -> Vec<Store> {
     let store = |course: &Course| {
         let mut store = Store { sums: vec![None; course.held.len()], ..Store::default() };

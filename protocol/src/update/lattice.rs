@@ -190,7 +190,7 @@ impl Columns {
     }
 }
 
-/// What the ways of a chunk are chosen by.
+/// All by which the ways of a chunk are chosen.
 struct Dealing<'a> {
     lattice: &'a Lattice,
     contributors: &'a [NodeId],
