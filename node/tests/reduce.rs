@@ -69,8 +69,8 @@ fn start_reduction(
     let key = AttemptKey { lineage: Digest([1; 32]), seq: 1, attempt, set: Digest([2; 32]) };
     let (me, members) = (member.net.me(), members.to_vec());
     let feedback = Arc::default();
-    let (flock, parts, sums) = (Vec::new(), Default::default(), Default::default());
-    let job = ReduceJob { run: RUN, key, codec: Codec::Int8, members, flock, me, delta, feedback, parts, sums };
+    let (flock, grid, parts, sums) = (Vec::new(), Default::default(), Default::default(), Default::default());
+    let job = ReduceJob { run: RUN, key, codec: Codec::Int8, members, flock, grid, me, delta, feedback, parts, sums };
     let engine = RingReducer::new(NetLinks::new(member.net.clone(), member.router.clone()));
     tokio::spawn(engine.run(job, Arc::new(|_| {})))
 }

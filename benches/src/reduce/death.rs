@@ -308,6 +308,7 @@ impl Links {
                 codec: way.codec,
                 members: set.clone(),
                 flock: members.iter().map(|member| (member.contribution.member, 0)).collect(),
+                grid: Arc::default(),
                 me: member.contribution.member,
                 delta: Arc::clone(&member.delta),
                 feedback: Arc::clone(&member.feedback),

@@ -167,6 +167,7 @@ impl Flock {
                 codec: way.codec,
                 members: members.clone(),
                 flock: self.ids().map(|id| (id, 0)).collect(),
+                grid: Arc::default(),
                 me: contribution.member,
                 delta: Arc::clone(delta),
                 feedback: Arc::default(),

@@ -216,6 +216,7 @@ impl Flock {
                 flock.sort_unstable();
                 flock
             },
+            grid: Arc::default(),
             me: self.net.me(),
             delta: Arc::clone(&self.vectors.mine),
             feedback: Arc::default(),

@@ -1,12 +1,13 @@
 //! Members of a flock in one process, joined by pipes that may be cut, changed or repeated: for the engines' tests.
 
 use super::{
-    BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob, Report,
-    RingReducer, RouterError, Sums,
+    BulkLinks, BulkRouter, Feedback, LatticeReducer, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError,
+    ReduceJob, Report, RingReducer, RouterError, Sums,
 };
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::grid::Grid;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};
@@ -22,6 +23,7 @@ use tap::Probe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
+mod rows;
 mod tap;
 
 pub use tap::Tap;
@@ -174,6 +176,8 @@ pub struct Flock {
     pub sums: Vec<Arc<Sums>>,
     /// The members that the record before expects.
     pub expected: Vec<(NodeId, u32)>,
+    /// Of one row, unless the flock is one in rows.
+    pub grid: Arc<Grid>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
     pub room: usize,
     /// This member's READY states the norm of its contribution times this factor.
@@ -200,6 +204,7 @@ impl Flock {
             parts: (0..n).map(|_| Arc::default()).collect(),
             sums: (0..n).map(|_| Arc::default()).collect(),
             expected: (0..n).map(|n| (id(n), 0)).collect(),
+            grid: Arc::default(),
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
             room,
@@ -236,6 +241,7 @@ impl Flock {
             me: self.members[position].member,
             delta: Arc::clone(&self.deltas[position]),
             flock: self.expected.clone(),
+            grid: Arc::clone(&self.grid),
             feedback: Arc::clone(&self.feedback[position]),
             parts: Arc::clone(&self.parts[position]),
             sums: Arc::clone(&self.sums[position]),
@@ -260,6 +266,7 @@ impl Flock {
             parts: some(&self.parts, places),
             sums: some(&self.sums, places),
             expected: self.expected.clone(),
+            grid: Arc::clone(&self.grid),
             routers: Arc::clone(&self.routers),
             set: Digest([places.iter().fold(64, |set, place| set ^ 1 << place); 32]),
             tap: self.tap.clone(),
@@ -306,6 +313,7 @@ impl Flock {
     ) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
         let job = self.job(position, attempt);
         match self.engine {
+            _ if !self.grid.is_one_row() => LatticeReducer::new(links).run(job, progress),
             EngineKind::Ring => RingReducer::new(links).run(job, progress),
             EngineKind::Owners => OwnersReducer::new(links).run(job, progress),
         }
@@ -431,6 +439,9 @@ impl Flock {
     pub fn specified(&self) -> Vec<u8> {
         if self.engine == EngineKind::Owners {
             let weights = Contribution::weights(&self.stated(None));
+            if !self.grid.is_one_row() {
+                return update::lattice::reduce(self.codec, &self.rows(&weights)).unwrap();
+            }
             let views: Vec<&[f32]> = self.deltas.iter().map(|delta| delta.as_slice()).collect();
             return update::owners::reduce(self.codec, &weights, &views).unwrap();
         }

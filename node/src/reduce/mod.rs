@@ -1,7 +1,8 @@
 //! Averaging: turns the members' pseudo-gradients into one encoded update that all of them hold.
 //!
-//! A [`ReduceEngine`] does it for one attempt: the [`RingReducer`] or the [`OwnersReducer`]. Their results are
-//! specified, to the bit, by `starling_protocol::update::reduce` and `update::owners::reduce`. An engine knows no
+//! A [`ReduceEngine`] does it for one attempt: the [`RingReducer`] or the [`OwnersReducer`], and in a flock of several
+//! rows the [`LatticeReducer`]. Their results are specified, to the bit, by `starling_protocol::update::reduce`,
+//! `update::owners::reduce` and `update::lattice::reduce`. An engine knows no
 //! rounds and no votes: it is given an attempt, and ends with the update or with the member that it suspects. Dropping
 //! its future leaves the attempt.
 //!
@@ -25,6 +26,7 @@ pub(crate) mod harness;
 mod held;
 #[cfg(test)]
 mod kept_test;
+mod lattice;
 mod links;
 mod opening;
 mod owners;
@@ -42,6 +44,7 @@ mod word;
 pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
 pub use fragments::{FragmentFeedback, Restored};
+pub use lattice::LatticeReducer;
 pub use links::{BulkLinks, NetLinks};
 #[cfg(feature = "byzantine")]
 pub(crate) use opening::{OPENING_BYTES, opening_of};
@@ -57,6 +60,7 @@ pub(crate) use word::{WORD_HEADER_BYTES, follow};
 
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::grid::Grid;
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
@@ -72,6 +76,8 @@ pub struct ReduceJob {
     /// The members that the head expects, by ascending id, with their upload bandwidths in kbit/s (0 = not known).
     /// Chunks are dealt among them, so that a death moves only the dead owner's chunks.
     pub flock: Vec<(NodeId, u32)>,
+    /// The grid of the head's members. If it has several rows these add up over rows and columns.
+    pub grid: Arc<Grid>,
     pub me: NodeId,
     /// This node's pseudo-gradient, not weighted: one f32 for each parameter of the model, or of the fragment whose
     /// turn it is.

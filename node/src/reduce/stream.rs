@@ -25,18 +25,54 @@ pub(crate) async fn read_frame(
     chunk: usize,
     payload: &mut Vec<u8>,
 ) -> Result<(), PeerFault> {
+    let header = read_header(stream, scope).await?;
+    is_due(&header, kind, chunk)?;
+    // Decoding has checked that this is at most FRAME_PAYLOAD_BYTES_MAX, or for a row sum ROW_SUM_BYTES_MAX.
+    payload.resize(header.payload_len(), 0);
+    stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
+    Ok(header.check_payload(payload)?)
+}
+
+/// Reads the finished sum of a chunk that is due into `payload`: from the stream, or if `known` can fill `payload` with the
+/// sum that is here, perhaps its header alone. Returns whether the sum came.
+pub(super) async fn read_sum(
+    stream: &mut (impl AsyncRead + Unpin),
+    scope: &FrameScope,
+    chunk: usize,
+    known: Option<impl FnOnce(&mut Vec<u8>) -> bool>,
+    payload: &mut Vec<u8>,
+) -> Result<bool, PeerFault> {
+    let header = read_header(stream, scope).await?;
+    if header.kind == FrameKind::Known {
+        is_due(&header, FrameKind::Known, chunk)?;
+        let here = known.is_some_and(|fill| fill(payload));
+        if !here {
+            return Err(PeerFault::Held);
+        }
+        header.check_payload(payload)?;
+        return Ok(false);
+    }
+    is_due(&header, FrameKind::Reduced, chunk)?;
+    payload.resize(header.payload_len(), 0);
+    stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
+    header.check_payload(payload)?;
+    Ok(true)
+}
+
+async fn read_header(stream: &mut (impl AsyncRead + Unpin), scope: &FrameScope) -> Result<FrameHeader, PeerFault> {
     let mut header = [0; FRAME_HEADER_BYTES];
     stream.read_exact(&mut header).await.map_err(PeerFault::Lost)?;
     let header = FrameHeader::decode(&header)?;
     header.belongs_to(scope)?;
-    if header.kind != kind || header.chunk as usize != chunk {
-        let (got, got_chunk) = (header.kind, header.chunk);
-        return Err(PeerFault::OutOfOrder { expected: kind, expected_chunk: chunk, got, got_chunk });
+    Ok(header)
+}
+
+fn is_due(header: &FrameHeader, kind: FrameKind, chunk: usize) -> Result<(), PeerFault> {
+    if header.kind == kind && header.chunk as usize == chunk {
+        return Ok(());
     }
-    // Decoding has checked that this is at most FRAME_PAYLOAD_BYTES_MAX.
-    payload.resize(header.payload_len(), 0);
-    stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
-    Ok(header.check_payload(payload)?)
+    let (got, got_chunk) = (header.kind, header.chunk);
+    Err(PeerFault::OutOfOrder { expected: kind, expected_chunk: chunk, got, got_chunk })
 }
 
 pub(super) fn fault(suspect: NodeId, fault: PeerFault) -> ReduceError {

@@ -157,9 +157,14 @@ impl Sheet {
 
     /// Stores a finished sum that its owner has sent, also if a later attempt has begun meanwhile and has use for it.
     pub fn arrive(&self, chunk: usize, payload: &[u8], from: NodeId) {
+        self.pass(chunk, payload, (from, from));
+    }
+
+    /// The same for a sum that comes from `sender`, and that `owner` has made.
+    pub fn pass(&self, chunk: usize, payload: &[u8], (sender, owner): (NodeId, NodeId)) {
         let mut state = self.sums.state();
-        if state.kept.key() == Some(self.key) || state.takes_late(&self.key, chunk, &from) {
-            state.store(chunk, payload, Some(Sum { from, attempt: self.key.attempt }));
+        if state.kept.key() == Some(self.key) || state.takes_late(&self.key, chunk, &sender) {
+            state.store(chunk, payload, Some(Sum { from: owner, attempt: self.key.attempt }));
         }
     }
 
@@ -206,6 +211,20 @@ impl Sheet {
             sum.and_then(|sum| u8::try_from(sum.attempt.saturating_add(1)).ok()).unwrap_or(0)
         };
         chunks.iter().map(said).collect()
+    }
+
+    /// For each of these chunks the hash of its finished sum, or 0 if that is not here. What still comes of earlier sums
+    /// over this member does not count any more.
+    pub fn tell_hashes(&self, from: NodeId, chunks: &[usize], hash: impl Fn(&[u8]) -> u64) -> Vec<u64> {
+        let Some(mut state) = self.state() else { return vec![0; chunks.len()] };
+        state.told.insert(from);
+        let mut payload = Vec::new();
+        let mut said = |chunk: &usize| {
+            state.kept.sum(*chunk)?;
+            state.payloads.as_ref()?.copy(*chunk, &mut payload);
+            Some(hash(&payload))
+        };
+        chunks.iter().map(|chunk| said(chunk).unwrap_or(0)).collect()
     }
 
     /// The greatest norm that one owner's sums may have together, those of former attempts among them.

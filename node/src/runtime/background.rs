@@ -16,6 +16,7 @@ use crate::reduce::{ReduceError, ReduceJob, Report};
 use crate::watch::event::{Event, FetchedFrom};
 use starling_protocol::engine::CLAIMS_MAX;
 use starling_protocol::engine::io::{AttemptKey, Claim, Contribution, Input};
+use starling_protocol::grid::Grid;
 use starling_protocol::run::Codec;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, update};
@@ -48,7 +49,7 @@ impl Driver {
         &mut self,
         key: AttemptKey,
         members: Vec<Contribution>,
-        flock: Vec<(NodeId, u32)>,
+        (flock, grid): (Vec<(NodeId, u32)>, Arc<Grid>),
         codec: Codec,
     ) {
         let mine = members.iter().find(|member| member.member == self.me);
@@ -62,7 +63,7 @@ impl Driver {
         let feedback = self.residuals.of_round(round);
         let (parts, sums) = (Arc::clone(&self.reductions.parts), Arc::clone(&self.reductions.sums));
         let run = self.reductions.run;
-        let job = ReduceJob { run, key, codec, members, flock, me: self.me, delta, feedback, parts, sums };
+        let job = ReduceJob { run, key, codec, members, flock, grid, me: self.me, delta, feedback, parts, sums };
         self.gauges.reduce_started();
         self.reductions.start(job, self.net.clone(), self.results.clone());
     }

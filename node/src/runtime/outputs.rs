@@ -32,7 +32,7 @@ impl Driver {
             }
             Output::CutShort { round } => self.device.cut_short(round),
             Output::StopTraining { round } => self.device.stop(round),
-            Output::Reduce { key, members, flock, codec, .. } => self.reduce(key, members, flock, codec),
+            Output::Reduce { key, members, flock, grid, codec } => self.reduce(key, members, (flock, grid), codec),
             Output::Abandon { key } => {
                 self.reductions.abandon(key);
                 self.fetches.abandon(key);

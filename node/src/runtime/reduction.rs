@@ -4,7 +4,7 @@ use super::ledger::Update;
 use super::matter::Outcome;
 use crate::net::{BulkStream, NetHandle};
 use crate::reduce::{
-    BulkRouter, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer, Sums,
+    BulkRouter, LatticeReducer, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer, Sums,
 };
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::run::EngineKind;
@@ -39,10 +39,12 @@ impl Reductions {
         self.router.route(from, stream);
     }
 
-    /// Starts the run's engine, in place of the attempt before; the result goes to `results`.
+    /// Starts the run's engine, or in a flock of several rows that of rows and columns, in place of the attempt before; the
+    /// result goes to `results`.
     pub fn start(&mut self, job: ReduceJob, net: NetHandle, results: mpsc::Sender<Outcome>) {
         let (key, links) = (job.key, NetLinks::new(net, self.router.clone()));
         let engine: Box<dyn ReduceEngine> = match self.engine {
+            _ if !job.grid.is_one_row() => Box::new(LatticeReducer::new(links)),
             EngineKind::Ring => Box::new(RingReducer::new(links)),
             EngineKind::Owners => Box::new(OwnersReducer::new(links)),
         };

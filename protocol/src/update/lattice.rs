@@ -25,6 +25,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The ways of all chunks in one attempt. Members have their places in the list of contributors by ascending id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,6 +301,11 @@ pub fn decode_row_sum(payload: &[u8], sum: &mut [f32]) -> Result<(), CodecError>
         }
     }
     Ok(())
+}
+
+/// The hash by which members compare the finished sums that they hold: XXH3-64 with seed 0.
+pub fn sum_hash(payload: &[u8]) -> u64 {
+    xxh3_64(payload)
 }
 
 /// The update of rows of members with these weights and contributions, *not* weighted and of equal length, by ascending
