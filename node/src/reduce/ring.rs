@@ -243,7 +243,7 @@ impl ReaderDesk {
                 sheet.finish(chunk, &self.payload, from);
             }
             // Only due frames are read, and these kinds are never due.
-            FrameKind::Change | FrameKind::Drift => {}
+            FrameKind::Change | FrameKind::Drift | FrameKind::RowSum | FrameKind::Known => {}
         }
         Ok(())
     }
