@@ -54,7 +54,8 @@ pub enum FrameKind {
     Drift = 6,
     /// In a flock of several rows: the sum over one row, as f32.
     RowSum = 7,
-    /// There, too: a finished sum that the receiver has. Its length and check are in the header, and no payload follows.
+    /// There, too: a finished sum that the receiver has. Its length and check are in the header, and no payload
+    /// follows.
     Known = 8,
 }
 

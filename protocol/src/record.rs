@@ -258,8 +258,8 @@ impl Record {
         self.next.members.iter().map(|member| member.cell.row() + 1).max().unwrap_or(1)
     }
 
-    /// The members that this one may meet in the exchanges of the next round, itself among them: of those that the record
-    /// expects, the members of its row. So a meeting needs no connection that the reduction does not need.
+    /// The members that this one may meet in the exchanges of the next round, itself among them: of those that the
+    /// record expects, the members of its row. So a meeting needs no connection that the reduction does not need.
     pub fn gossip_of<'a>(&'a self, me: &NodeId) -> impl Iterator<Item = NodeId> + 'a {
         let row = self.member(me).map(|own| own.cell.row());
         let meets = move |member: &&Member| member.expected && Some(member.cell.row()) == row;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Capacity of the pipe between the engine and the lie, in bytes: a frame fits.
-const PIPE_BYTES: usize = 1 << 17;
+const PIPE_BYTES: usize = 1 << 18;
 /// Most bytes of a word: a bit for each chunk of a huge model.
 const WORD_BYTES_MAX: usize = 1 << 20;
 /// Offset of the payload's length in a frame header.
@@ -74,7 +74,10 @@ async fn tell(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         let codec = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 1 }];
         let codec = codec.into_iter().find(|codec| codec.number() == header.codec).unwrap_or(Codec::Int8);
         let scope = FrameScope { run, key, codec, elements };
-        let mut bytes = FrameHeader::new(&scope, header.kind, header.chunk as usize, &payload).encode();
+        // No payload follows the header of a sum that the member has.
+        if header.kind != FrameKind::Known {
+            bytes = FrameHeader::new(&scope, header.kind, header.chunk as usize, &payload).encode();
+        }
         if armed(Mode::Garbage) {
             bytes = std::array::from_fn(|_| rand::random());
         }

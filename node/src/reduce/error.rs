@@ -20,6 +20,11 @@ pub enum ReduceError {
     OwnDelta { element: usize, source: CodecError },
     #[error("the sum of chunk {chunk} is out of the codec's range ({source}): some member's training diverged")]
     Sum { chunk: usize, source: CodecError },
+    #[error(
+        "with chunk {chunk} the sums that a member passes on are {norm:.3} long, while the parts can be {most:.3} at \
+         most together, or more by attempts that this node has not begun: so this is held against nobody"
+    )]
+    PassedOn { chunk: usize, norm: f64, most: f32 },
     #[error("{fault} (peer {})", suspect.short())]
     Peer { suspect: NodeId, fault: PeerFault },
     #[error("a later attempt has begun, or the record is decided")]

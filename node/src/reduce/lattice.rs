@@ -2,16 +2,16 @@
 //! rows, sums of rows in columns, and a member has streams with members of its row and its column only.
 //!
 //! A reduction has a *writer* and a *reader* for each member that anything goes to or comes from, an *adder* of this
-//! node's row, and a *closer*, which adds up the rows of the chunks that this node owns. The things that go over a stream, and
-//! their order, both ends know from [`Lattice`](starling_protocol::update::lattice::Lattice): parts, sums of rows, finished
-//! sums. A relay passes the last two on as they are.
+//! node's row, and a *closer*, which adds up the rows of the chunks that this node owns. The things that go over a
+//! stream, and their order, both ends know from [`Lattice`](starling_protocol::update::lattice::Lattice): parts, sums
+//! of rows, finished sums. A relay passes the last two on as they are.
 //!
 //! Readers wait for nothing but their stream. Parts depend on nothing, sums of rows on parts, and sums go by ascending
 //! chunk on all streams, so the first sum that is not everywhere yet never waits for another: nobody waits in a circle.
 //!
-//! Repair is that of [owners](super::owners): parts and finished sums are kept. A member says which parts it has, and the
-//! hash of each sum, since a sum comes from its owner over others: what is the same is not sent again. Sums of rows hold
-//! weights, which follow from the set, so they are never kept.
+//! Repair is that of [owners](super::owners): parts and finished sums are kept. A member says which parts it has, and
+//! the hash of each sum, since a sum comes from its owner over others: what is the same is not sent again. Sums of rows
+//! hold weights, which follow from the set, so they are never kept.
 
 mod context;
 mod desk;
@@ -21,20 +21,17 @@ mod reader;
 mod writer;
 
 use super::error::ReduceError;
+use super::linger::linger;
 use super::links::BulkLinks;
 use super::progress::{Progress, ProgressFn};
-use super::{Attempt, ReduceEngine, ReduceJob, Sums, note_refusal};
+use super::{Attempt, ReduceEngine, ReduceJob, note_refusal};
 use context::Context;
 use desk::Desk;
 use futures::future::BoxFuture;
 use starling_protocol::update::lattice::total;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-/// Time for which a node whose reduction has failed goes on serving the others ([owners](super::owners)).
-const LINGER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 2000 });
 
 /// The engine of rows and columns. Cheap to clone.
 #[derive(Clone)]
@@ -99,20 +96,6 @@ async fn reduce(
     }
     context.progress.finish();
     context.sheet.take().ok_or(ReduceError::Over)
-}
-
-/// Goes on serving the others for a while.
-async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt, sums: Arc<Sums>) {
-    let rest = async {
-        while let Some(ended) = tasks.join_next().await {
-            if let Ok(result) = ended {
-                note_refusal(&result, &sums);
-            }
-        }
-    };
-    drop(tokio::time::timeout(LINGER, rest).await);
-    tasks.shutdown().await;
-    drop(attempt);
 }
 
 /// Adds up the parts of this node's row, chunk by chunk, its own like every other.

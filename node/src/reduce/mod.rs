@@ -27,6 +27,7 @@ mod held;
 #[cfg(test)]
 mod kept_test;
 mod lattice;
+mod linger;
 mod links;
 mod opening;
 mod owners;

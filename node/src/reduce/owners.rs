@@ -24,13 +24,14 @@ mod desk;
 
 use super::error::{PeerFault, ReduceError};
 use super::held;
+use super::linger::{LINGER, linger};
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
 use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::turns::Turn;
 use super::word::{self, WordKind};
-use super::{Attempt, ReduceEngine, ReduceJob, Sums, note_refusal};
+use super::{Attempt, ReduceEngine, ReduceJob, note_refusal};
 use crate::net::BulkStream;
 use context::{Context, repairs};
 use desk::Desk;
@@ -40,14 +41,9 @@ use starling_protocol::message::Awaited;
 use starling_protocol::update;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-/// Time for which a node whose reduction has failed goes on serving the others. Members that have not yet seen the real
-/// cause would suspect a node that closed its streams at once; and some of them may still end with the update.
-const LINGER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 2000 });
 
 /// The owners engine. Cheap to clone.
 #[derive(Clone)]
@@ -107,20 +103,6 @@ async fn reduce(
     }
     context.progress.finish();
     context.sheet.take().ok_or(ReduceError::Over)
-}
-
-/// Goes on serving the others for a while.
-async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt, sums: Arc<Sums>) {
-    let rest = async {
-        while let Some(ended) = tasks.join_next().await {
-            if let Ok(result) = ended {
-                note_refusal(&result, &sums);
-            }
-        }
-    };
-    drop(tokio::time::timeout(LINGER, rest).await);
-    tasks.shutdown().await;
-    drop(attempt);
 }
 
 /// Adds up this node's chunks, one after another, but for those whose sums are kept. Its own part is encoded and

@@ -7,6 +7,7 @@ use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const CODECS: [Codec; 4] = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 64 }];
 

@@ -33,8 +33,8 @@ pub(crate) async fn read_frame(
     Ok(header.check_payload(payload)?)
 }
 
-/// Reads the finished sum of a chunk that is due into `payload`: from the stream, or if `known` can fill `payload` with the
-/// sum that is here, perhaps its header alone. Returns whether the sum came.
+/// Reads the finished sum of a chunk that is due into `payload`: from the stream, or if `known` can fill `payload` with
+/// the sum that is here, perhaps its header alone. Returns whether the sum came.
 pub(super) async fn read_sum(
     stream: &mut (impl AsyncRead + Unpin),
     scope: &FrameScope,

@@ -213,8 +213,8 @@ impl Sheet {
         chunks.iter().map(said).collect()
     }
 
-    /// For each of these chunks the hash of its finished sum, or 0 if that is not here. What still comes of earlier sums
-    /// over this member does not count any more.
+    /// For each of these chunks the hash of its finished sum, or 0 if that is not here. What still comes of earlier
+    /// sums over this member does not count any more.
     pub fn tell_hashes(&self, from: NodeId, chunks: &[usize], hash: impl Fn(&[u8]) -> u64) -> Vec<u64> {
         let Some(mut state) = self.state() else { return vec![0; chunks.len()] };
         state.told.insert(from);
@@ -230,6 +230,11 @@ impl Sheet {
     /// The greatest norm that one owner's sums may have together, those of former attempts among them.
     pub fn longest(&self) -> Option<f32> {
         self.state()?.kept.longest()
+    }
+
+    /// Whether this node has begun all attempts at the record up to this one.
+    pub fn has_begun_all(&self) -> bool {
+        self.state().is_some_and(|state| (0..self.key.attempt).all(|number| state.kept.attempt(number).is_some()))
     }
 
     /// This node's word on its sums (`docs/protocol/3-reduction.md` §3.4.3): whether nothing may be kept, then for each

@@ -27,7 +27,7 @@ fn in_flock(head: &Record, neighbours: Option<BTreeSet<NodeId>>, me: &NodeId) ->
     }
     let mut contacts = match neighbours {
         Some(neighbours) => Contacts {
-            near: neighbours.into_iter().chain(of_reduction(head)).collect(),
+            near: neighbours,
             parts_after: Some(PARTING),
             meets_strangers: head.voters().any(|voter| voter.id == *me),
         },
@@ -36,13 +36,6 @@ fn in_flock(head: &Record, neighbours: Option<BTreeSet<NodeId>>, me: &NodeId) ->
     };
     contacts.near.remove(me);
     Some(contacts)
-}
-
-/// The members that the reduction needs beside neighbours. Nodes reduce by owners or in a ring, where each contributor
-/// exchanges bytes with any other. The reduction over rows and columns (`docs/large-flocks.md`, section 4) will need
-/// nobody, and then this function goes.
-fn of_reduction(head: &Record) -> impl Iterator<Item = NodeId> {
-    head.members()
 }
 
 /// Some voters, others for each node, and the same ones as long as they vote.
@@ -91,12 +84,15 @@ mod tests {
     }
 
     #[test]
-    fn a_member_keeps_to_its_neighbours_and_those_of_the_reduction() {
-        let neighbours = BTreeSet::from([id(2), id(30)]);
+    fn a_member_keeps_to_its_neighbours() {
+        // Those of the record before, too.
+        let neighbours = BTreeSet::from([id(2), id(3), id(30)]);
         let learner = in_flock(&head(2), Some(neighbours.clone()), &id(15)).expect("two rows");
-        // By the record before, 30 was a neighbour.
-        let all: BTreeSet<NodeId> = (1..=20).filter(|n| *n != 15).map(id).chain([id(30)]).collect();
-        assert_eq!(learner, Contacts { near: all, parts_after: Some(PARTING), meets_strangers: false });
-        assert!(in_flock(&head(2), Some(neighbours), &id(3)).expect("two rows").meets_strangers, "voters do");
+        assert_eq!(learner, Contacts { near: neighbours, parts_after: Some(PARTING), meets_strangers: false });
+        let voter = in_flock(&head(2), Some(BTreeSet::from([id(3), id(4)])), &id(3)).expect("two rows");
+        assert!(
+            voter.meets_strangers && voter.near == BTreeSet::from([id(4)]),
+            "voters do; not with itself: {voter:?}"
+        );
     }
 }

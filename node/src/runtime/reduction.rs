@@ -39,8 +39,8 @@ impl Reductions {
         self.router.route(from, stream);
     }
 
-    /// Starts the run's engine, or in a flock of several rows that of rows and columns, in place of the attempt before; the
-    /// result goes to `results`.
+    /// Starts the run's engine, or in a flock of several rows that of rows and columns, in place of the attempt before;
+    /// the result goes to `results`.
     pub fn start(&mut self, job: ReduceJob, net: NetHandle, results: mpsc::Sender<Outcome>) {
         let (key, links) = (job.key, NetLinks::new(net, self.router.clone()));
         let engine: Box<dyn ReduceEngine> = match self.engine {

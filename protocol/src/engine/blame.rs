@@ -64,10 +64,10 @@ impl Round {
 
     /// With owners, blames an end of a link on which something is due that depends on nothing else. These are the links
     /// on which members wait for parts; if there are none, for sums of rows; then for sums; if there are none of these,
-    /// the links on which no member reads. In a flock of several rows a sum is passed on: who waits for one itself is not
-    /// the one that withholds it, if anybody else may be. The member at most of these links is to blame. A link with a learner does not count against a
-    /// voter. Between two ends, the one that was suspected before is to blame, and otherwise the one that is waited
-    /// for.
+    /// the links on which no member reads. In a flock of several rows a sum is passed on: who waits for one itself is
+    /// not the one that withholds it, if anybody else may be. The member at most of these links is to blame. A link
+    /// with a learner does not count against a voter. Between two ends, the one that was suspected before is to blame,
+    /// and otherwise the one that is waited for.
     fn bad_link(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         let mine = attempt.awaits.map(|awaits| (ctx.me, awaits));
         let others = self.reducing(attempt, ctx).filter_map(|(id, head)| Some((id, head.awaits?)));

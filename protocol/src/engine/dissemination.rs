@@ -69,7 +69,7 @@ impl Ctx {
         let mine = |at: usize| place.is_some_and(|place| [at, at + 1].map(|at| at % voters.len()).contains(&place));
         let heads_told = row.into_iter().enumerate().filter(|(at, _)| mine(*at)).map(|(_, id)| id);
         let mut targets: BTreeSet<NodeId> = heads_told.chain(column.into_iter().filter(|_| heads)).collect();
-        targets.extend(grid.after(&self.me).into_iter().take(1).filter(learns));
+        targets.extend(grid.after(&self.me).into_iter().filter(|id| self.is_connected(id)).take(1).filter(learns));
         targets.into_iter().filter(|id| self.is_connected(id) && !mutated!(Mutation::HandToNobody)).collect()
     }
 

@@ -62,10 +62,13 @@ impl Ctx {
         peer.link.gone || self.reached(Deadline::Down, peer.link.switched_at.plus(self.down_grace(round)))
     }
 
-    /// Whether a peer has made no progress for too long in the phase in which it owes some, if it owes any.
-    pub fn is_stuck(&self, peer: &Peer, round: &Round, owes: impl FnOnce() -> Option<Phase>) -> bool {
+    /// Whether a peer has made no progress for too long in the phase in which it owes some, if it owes any. That of a
+    /// member that is heard through others shows in a Head that comes after that time: if none comes, those that pass
+    /// its Heads on may be gone.
+    pub fn is_stuck(&self, (peer, touch): (&Peer, Touch), round: &Round, owes: impl FnOnce() -> Option<Phase>) -> bool {
         let moved = peer.said.moved_at.max(round.began).max(peer.link.switched_at);
-        let by = |patience| self.reached(Deadline::Progress, moved.plus(patience));
+        let shows = |at: Moment| touch != Touch::Passed || at.passed(peer.link.heard_at);
+        let by = |patience| self.reached(Deadline::Progress, moved.plus(patience)) && shows(moved.plus(patience));
         // Most peers have moved just now: only for the others is it worth looking at their pace.
         by(self.least_stall()) && owes().is_some_and(|phase| by(self.stall(peer, phase)))
     }

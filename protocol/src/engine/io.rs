@@ -220,8 +220,8 @@ pub enum Output {
     DropDifference { lineage: Digest },
     /// Average these contributions. Members are in ring order; this node's own is the one made for this round. `flock`
     /// holds the members that the head expects, by ascending id, whether they are in the attempt or not, and the
-    /// bandwidth of their uplinks in kbit/s (0 if unknown). With a `grid` of several rows these are reduced over rows and
-    /// columns, whatever engine the run names.
+    /// bandwidth of their uplinks in kbit/s (0 if unknown). With a `grid` of several rows these are reduced over rows
+    /// and columns, whatever engine the run names.
     Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<(NodeId, u32)>, grid: Arc<Grid>, codec: Codec },
     /// Drop everything of this attempt: streams, partial sums, speculative state. This node's contribution stays until
     /// a COMMIT takes it in or a later one is made. Persisted candidates and their updates stay until the head moves.

@@ -73,7 +73,7 @@ impl Ctx {
             // The voters see whether the member moves.
             return None;
         }
-        if self.is_stuck(peer, round, || self.owes(peer, round, ready)) {
+        if self.is_stuck((peer, touch), round, || self.owes(peer, round, ready)) {
             return Some(fault::STUCK);
         }
         let elsewhere = peer

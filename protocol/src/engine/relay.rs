@@ -61,7 +61,8 @@ impl Relay {
         }
     }
 
-    /// Passes a voter's Start on along the row, so that no single neighbour keeps it from a learner.
+    /// Passes a voter's Start on along the row, so that no single neighbour keeps it from a learner. A learner of the
+    /// first row also passes it down its column: there may be no voter with a neighbour in another row.
     pub fn pass_start(&mut self, question: Question, bytes: &[u8], ctx: &Ctx, out: &mut Out) {
         // Starts of two attempts may meet: only the later one goes on, or both would go around the row for ever.
         let about = |question: &Question| (question.seq, question.parent);
@@ -73,7 +74,11 @@ impl Relay {
         self.started = Some(question);
         if let Some(head) = &ctx.head {
             let row = head.grid.after(&ctx.me);
-            let next: Vec<NodeId> = row.into_iter().filter(|id| ctx.is_connected(id)).take(STARTS).collect();
+            let mut next: Vec<NodeId> = row.into_iter().filter(|id| ctx.is_connected(id)).take(STARTS).collect();
+            if head.grid.cell_of(&ctx.me).is_some_and(|cell| cell.row() == 0) {
+                let below = head.grid.neighbours(&ctx.me).filter(|id| !head.grid.share_a_row(id, &ctx.me));
+                next.extend(below.filter(|id| ctx.is_connected(id)));
+            }
             out.send_bytes(&next, bytes, None);
         }
     }

@@ -9,7 +9,9 @@ use super::{MS, SECOND};
 use crate::NodeId;
 use crate::engine::io::Input;
 use crate::mutation::{self, Mutation};
+use crate::record::Role;
 use crate::run::{Minority, SyncMode};
+use crate::scale::{self, SMALL};
 use std::collections::BTreeSet;
 
 /// A flock that has run together for some rounds: all nodes are members.
@@ -393,4 +395,44 @@ fn a_learner_that_was_left_behind_once_catches_up() {
         let back = |world: &World| contributors(world, 0).contains(&world.nodes[4].id);
         assert!(run(&mut world, 30 * SECOND, back), "seed {seed}: {}", world.report(&world.running()));
     }
+}
+
+/// In rows a voter and a learner of another row die at the same moment. They may be all that passes on the words of a
+/// third member to a voter, or those of a voter to a row.
+#[test]
+fn in_rows_two_deaths_at_once_hold_up_nobody() {
+    const NODES: usize = 9;
+    let mut gaps: Vec<(u64, u64)> = Vec::new();
+    for seed in 0..60 {
+        let gap = scale::with(SMALL, || {
+            let mut random = Random::new(seed, "two kills");
+            let mut world = flock(seed, Options { scale: SMALL, delay: 2 * MS, ..Options::calm(NODES) });
+            let wait = random.between(0, 8_000) * MS;
+            run(&mut world, wait, |_| false);
+            let head = world.nodes[0].head().expect("a head").record.clone();
+            let mut sitting = |role: Role, row: usize| {
+                let sits = |id: &NodeId| {
+                    head.next.members.iter().any(|m| m.id == *id && m.role == role && m.cell.row() == row)
+                };
+                let there: Vec<usize> = (0..NODES).filter(|node| sits(&world.nodes[*node].id)).collect();
+                random.pick(&there).expect("voters in the first row, learners in the second")
+            };
+            let victims = [sitting(Role::Voter, 0), sitting(Role::Learner, 1)];
+            let killed = world.now;
+            victims.into_iter().for_each(|node| world.crash(node, false));
+            let others = head.next.members.len() - victims.len();
+            let all = |world: &World| {
+                let alive = world.running();
+                seq(world).is_some_and(|seq| seq > head.seq + 1) && contributors(world, alive[0]).len() >= others
+            };
+            assert!(run(&mut world, 60 * SECOND, all), "seed {seed}: {}", world.report(&world.running()));
+            world.now - killed
+        });
+        gaps.push((gap, seed));
+    }
+    gaps.sort_unstable();
+    let at = |percent: usize| gaps[(gaps.len() - 1) * percent / 100].0 as f64 / SECOND as f64;
+    println!("seconds from two kills to a record of all others: p50 {}, p90 {}, max {}", at(50), at(90), at(100));
+    // The words of others count for 12 s, and a member that was left out comes back after two records.
+    assert!(at(100) < 40.0, "{gaps:?}");
 }

@@ -139,8 +139,8 @@ pub fn summed(codec: Codec, weighted: &[Vec<f32>], chunk: usize, last: usize) ->
     update::reduce(codec, &views?).ok()
 }
 
-/// The encoded sum of a chunk in a flock of several rows, by the rows and weights of the contributions: each is encoded,
-/// the decoded ones are added up row by row in the members' order, and the rows in theirs.
+/// The encoded sum of a chunk in a flock of several rows, by the rows and weights of the contributions: each is
+/// encoded, the decoded ones are added up row by row in the members' order, and the rows in theirs.
 pub fn crossed(codec: Codec, members: &[(usize, f32, Rc<Vec<f32>>)], chunk: usize) -> Option<Vec<u8>> {
     let range = elements_of(chunk, members.first()?.2.len());
     let mut rows: BTreeMap<usize, Vec<f32>> = BTreeMap::new();

@@ -10,8 +10,8 @@ use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Attempts at one record whose sets are remembered; the protocol makes four.
-const SETS_MAX: usize = 8;
+/// Attempts at one record whose sets are remembered; the protocol makes four, or in a flock of several rows nine.
+const SETS_MAX: usize = 9;
 
 /// The source of a finished sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //!
 //! Each chunk has an *owner*, which adds up the sums of the rows and encodes the sum of these, and in each row an
 //! *adder*, which adds up the row's parts. An adder in the owner's column is connected with the owner. Another one, the
-//! heir of a member that does not contribute, has a *relay* between them, in its own column and the owner's row. So data
-//! goes over connections of the grid only.
+//! heir of a member that does not contribute, has a *relay* between them, in its own column and the owner's row. So
+//! data goes over connections of the grid only.
 //!
 //! ```text
 //! part       each member of a row -> its adder
@@ -12,9 +12,9 @@
 //! sum        owner (-> relay) -> adders, and owner and adders -> their rows
 //! ```
 //!
-//! Everything follows from the grid, the contributors and the number of chunks, so both ends of a stream expect the same.
-//! The numbers do not depend on who computes them: the sum of a row is that of [`owners::sum`], the sum of the rows is
-//! taken in their order, and only that is encoded.
+//! Everything follows from the grid, the contributors and the number of chunks, so both ends of a stream expect the
+//! same. The numbers do not depend on who computes them: the sum of a row is that of [`owners::sum`], the sum of the
+//! rows is taken in their order, and only that is encoded.
 
 use super::owners::{self, Owners, rendezvous};
 use super::{assemble, chunk_elements, chunks, row_sum_bytes};
@@ -287,8 +287,8 @@ pub fn encode_row_sum(sum: &[f32], out: &mut Vec<u8>) {
 /// Reads the sum of a row into `sum`, which fixes its length.
 ///
 /// # Errors
-/// [`CodecError::Length`], and [`CodecError::NotFinite`] if a value is infinite or not a number; after the latter `sum` is
-/// partly written.
+/// [`CodecError::Length`], and [`CodecError::NotFinite`] if a value is infinite or not a number; after the latter `sum`
+/// is partly written.
 pub fn decode_row_sum(payload: &[u8], sum: &mut [f32]) -> Result<(), CodecError> {
     let (elements, expected) = (sum.len(), row_sum_bytes(sum.len()));
     if payload.len() != expected {

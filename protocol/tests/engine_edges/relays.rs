@@ -316,6 +316,32 @@ pub fn a_member_that_its_neighbours_reach_is_not_silent() {
     });
 }
 
+/// A voter and a learner of another row may be all that passes on a member's Heads. What the last one says is old then.
+#[test]
+fn a_member_makes_no_progress_only_if_its_heads_come_and_show_none() {
+    with(SMALL, || {
+        for heads_come in [true, false] {
+            let mut bench = rows(Role::Voter);
+            let (row, column, far) = around(&bench);
+            bench.feed(Input::PeerDown { peer: id(far[0]) });
+            for beat in 1..=5 {
+                let votes = Head { phase: Phase::Voting, ..head(&bench, beat, &[]) };
+                let votes = bench.seal(far[0], &Message::Head(votes));
+                if heads_come || beat == 1 {
+                    bench.hear(row[0], votes);
+                }
+                for n in row.iter().chain(&column).chain(&far[1..]) {
+                    bench.meet(*n);
+                    let lives = said(&bench, *n, beat, &[]);
+                    bench.hear(if far.contains(n) { row[0] } else { *n }, lives);
+                }
+                bench.wait(3_000_000);
+            }
+            assert_eq!(fault(&bench, far[0]), heads_come.then_some("it makes no progress"));
+        }
+    });
+}
+
 #[test]
 pub fn a_peer_that_has_missed_records_is_told_of_the_head() {
     with(SMALL, || {

@@ -10,8 +10,8 @@ use starling_protocol::update::lattice::{self, Lattice};
 const WAYS: &str = "docs/protocol/3-reduction.md §3.10.1, §3.10.2";
 const SUMS: &str = "docs/protocol/3-reduction.md §3.10.3";
 
-/// The cells of owners and adders, if only members in cells that are not `gone` contribute. The member in the cell of row
-/// r and column c has the id whose bytes are all `16 r + c + 1`.
+/// The cells of owners and adders, if only members in cells that are not `gone` contribute. The member in the cell of
+/// row r and column c has the id whose bytes are all `16 r + c + 1`.
 fn ways(name: &'static str, rows: usize, members: usize, gone: &[(usize, usize)], chunks: usize) -> Json {
     let cells: Vec<(usize, usize)> = (0..members).map(|n| (n % rows, n / rows)).collect();
     let member = |(row, column): &(usize, usize)| (id((16 * row + column + 1) as u8), Cell::at(*row, *column));
@@ -39,15 +39,18 @@ fn sums() -> Json {
     let row = |places: [usize; 2]| places.map(|place| (weights[place], &vectors[place][..])).to_vec();
     let update = |codec| lattice::reduce(codec, &[row([0, 1]), row([2, 3])]).expect("all are finite and small");
     object! {
-        "section": SUMS, "weights": floats(&weights), "contributions": vectors.iter().map(|vector| floats(vector)).collect::<Vec<_>>(),
-        "rows": vec![Json::from(vec![0u64, 1]), Json::from(vec![2u64, 3])], "bf16": hex(&update(Codec::Bf16)), "int8": hex(&update(Codec::Int8)),
+        "section": SUMS, "weights": floats(&weights),
+        "contributions": vectors.iter().map(|vector| floats(vector)).collect::<Vec<_>>(),
+        "rows": vec![Json::from(vec![0u64, 1]), Json::from(vec![2u64, 3])],
+        "bf16": hex(&update(Codec::Bf16)), "int8": hex(&update(Codec::Int8)),
     }
 }
 
 pub fn subject() -> Json {
-    let about = "A flock has its members in the first columns of each row, one cell after another by column and then row. \
-                 The member of row r and column c has the id whose bytes are all 16 r + c + 1. Those in the cells `gone` \
-                 do not contribute. `ways` has for each chunk the owner's cell, and the adder's in each row, or null.";
+    let about = "A flock has its members in the first columns of each row, one cell after another by column and then \
+                 row. The member of row r and column c has the id whose bytes are all 16 r + c + 1. Those in the cells \
+                 `gone` do not contribute. `ways` has for each chunk the owner's cell, and the adder's in each row, or \
+                 null.";
     object! {
         "about": about,
         "cases": vec![

@@ -31,8 +31,8 @@ impl Desk {
         self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
     }
 
-    /// Adds the payload at hand to the sum of this node's row, as the part of the member at `place`. `before` is the sum
-    /// of squares of the member's earlier parts, and takes in those of this one.
+    /// Adds the payload at hand to the sum of this node's row, as the part of the member at `place`. `before` is the
+    /// sum of squares of the member's earlier parts, and takes in those of this one.
     pub fn add(
         &mut self,
         context: &Context,
@@ -63,8 +63,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Reads the payload at hand as the sum of a row, which the member at `place` has sent: finite, and with what it sent
-    /// before of that row no longer than the row's parts can be together.
+    /// Reads the payload at hand as the sum of a row, which the member at `place` has sent: finite, and with what it
+    /// sent before of that row no longer than the row's parts can be together.
     pub fn row_sum(
         &mut self,
         context: &Context,
@@ -84,7 +84,8 @@ impl Desk {
     }
 
     /// Checks that the payload at hand is a sum that its owner may have made: canonical, and with what the member at
-    /// `place` sent before of that owner no longer than the parts can be together.
+    /// `place` sent before of that owner no longer than the parts can be together. Sums that this node had count like
+    /// others: so whoever passes on what passed here passes everywhere, unless a node has begun fewer attempts.
     pub fn check_sum(
         &mut self,
         context: &Context,
@@ -100,9 +101,13 @@ impl Desk {
         self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
         let before = before.entry(owner).or_default();
         *before += squares(&self.values);
-        if update::is_longer_than_stated(context.job.codec, *before, most) {
-            return Err(context.fault(place, PeerFault::Sum { chunk, norm: before.sqrt(), most }));
+        if !update::is_longer_than_stated(context.job.codec, *before, most) {
+            return Ok(());
         }
-        Ok(())
+        let norm = before.sqrt();
+        if place != owner && !context.sheet.has_begun_all() {
+            return Err(ReduceError::PassedOn { chunk, norm, most });
+        }
+        Err(context.fault(place, PeerFault::Sum { chunk, norm, most }))
     }
 }

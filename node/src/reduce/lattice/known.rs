@@ -1,8 +1,8 @@
 //! The things that a node has of those that a member is to send: its answer to the opening of any attempt but the first
 //! (`docs/protocol/3-reduction.md` §3.10.6).
 //!
-//! The answer has one bit for each part and each sum of a row that is due on the stream, and the hash of each finished sum
-//! that is due there, or zeros.
+//! The answer has one bit for each part and each sum of a row that is due on the stream, and the hash of each finished
+//! sum that is due there, or zeros.
 
 use crate::reduce::error::PeerFault;
 use crate::reduce::held;

@@ -1,5 +1,5 @@
-//! Sums of rows on their way: each is put here once, by the adder or by the reader that it came to, and taken once, by the
-//! writer that passes it on or by the owner.
+//! Sums of rows on their way: each is put here once, by the adder or by the reader that it came to, and taken once, by
+//! the writer that passes it on or by the owner.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

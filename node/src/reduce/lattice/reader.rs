@@ -1,11 +1,11 @@
 //! All that one member sends to this node: parts, then sums of rows, then finished sums.
 
-use super::LINGER;
 use super::context::{Context, repairs};
 use super::desk::{Desk, Squares};
 use super::known::{Known, NOTHING};
 use crate::net::BulkStream;
 use crate::reduce::error::{PeerFault, ReduceError};
+use crate::reduce::linger::LINGER;
 use crate::reduce::links::BulkLinks;
 use crate::reduce::progress::Way;
 use crate::reduce::stream::{expect_end, fault, read_frame, read_sum};
@@ -140,8 +140,8 @@ async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize, tol
                 return Err(context.fault(place, PeerFault::Early { chunk }));
             }
         }
+        desk.check_sum(context, chunk, (place, &mut before))?;
         if fresh {
-            desk.check_sum(context, chunk, (place, &mut before))?;
             context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
             let owner = context.owner_of(chunk).unwrap_or(context.members[place].member);
             context.sheet.pass(chunk, &desk.payload, (context.members[place].member, owner));

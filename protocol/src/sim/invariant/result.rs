@@ -1,6 +1,6 @@
 //! S8: the update of a commit is the reference reduction of its contributors' vectors, in a ring or over rows, bit for
-//! bit, and its state is the outer step with the decoded update. A chunk may be the sum of an earlier attempt at the record instead, if the
-//! contributors offered the same there. Gradients are of the state that they step.
+//! bit, and its state is the outer step with the decoded update. A chunk may be the sum of an earlier attempt at the
+//! record instead, if the contributors offered the same there. Gradients are of the state that they step.
 
 use super::{Invariant, Observed, require};
 use crate::engine::io::{AttemptKey, Contribution, Output};
