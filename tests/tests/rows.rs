@@ -61,7 +61,7 @@ fn fly(nodes: &mut [Process], records: usize) {
 type Seat = (u8, u16);
 
 /// The seats of these nodes in the newest record on the disk of a node that does not run. This process cannot decode the
-/// record: to its own sizes a flock of nine is one row. So it looks for the members' table (§2.2.2), in which entries of
+/// record: to its own sizes a flock of ten is one row. So it looks for the members' table (§2.2.2), in which entries of
 /// one length follow each other.
 fn seats(flock: &Flock, program: &Path, name: &str, ids: &[String]) -> BTreeMap<String, Seat> {
     let (home, output) = (flock.home(name), flock.folder.join(format!("{name}.chain")));

@@ -20,11 +20,6 @@ pub enum ReduceError {
     OwnDelta { element: usize, source: CodecError },
     #[error("the sum of chunk {chunk} is out of the codec's range ({source}): some member's training diverged")]
     Sum { chunk: usize, source: CodecError },
-    #[error(
-        "with chunk {chunk} the sums that a member passes on are {norm:.3} long, while the parts can be {most:.3} at \
-         most together, or more by attempts that this node has not begun: so this is held against nobody"
-    )]
-    PassedOn { chunk: usize, norm: f64, most: f32 },
     #[error("{fault} (peer {})", suspect.short())]
     Peer { suspect: NodeId, fault: PeerFault },
     #[error("a later attempt has begun, or the record is decided")]
@@ -82,6 +77,11 @@ pub enum PeerFault {
     Norm { chunk: usize, norm: f64, stated: f32 },
     #[error("with chunk {chunk} its sums are {norm:.3} long, while the parts can be {most:.3} at most together")]
     Sum { chunk: usize, norm: f64, most: f32 },
+    #[error(
+        "with chunk {chunk} the sums that it passes on are {norm:.3} long, while the parts can be {most:.3} at most \
+         together, or more by attempts that this node has not begun"
+    )]
+    PassedOn { chunk: usize, norm: f64, most: f32 },
     #[error("it says that it has parts or sums that there are not")]
     Held,
     #[error("it writes another word about sums than the one that is due")]
@@ -95,6 +95,8 @@ impl PeerFault {
         match self {
             // Any member may have changed a word that went all the way around.
             Self::Unreachable(_) | Self::Silent(_) | Self::Lost(_) | Self::Garbled => None,
+            // Its owner may have made it so long that only this node finds that too much.
+            Self::PassedOn { .. } => None,
             Self::Frame(_) => Some("reduce_frame"),
             Self::OutOfOrder { .. } => Some("reduce_order"),
             Self::Early { .. } => Some("reduce_early"),

@@ -325,10 +325,10 @@ fn a_member_makes_no_progress_only_if_its_heads_come_and_show_none() {
             let (row, column, far) = around(&bench);
             bench.feed(Input::PeerDown { peer: id(far[0]) });
             for beat in 1..=5 {
-                let votes = Head { phase: Phase::Voting, ..head(&bench, beat, &[]) };
-                let votes = bench.seal(far[0], &Message::Head(votes));
+                let waits = Head { phase: Phase::Ready, ..head(&bench, beat, &[]) };
+                let waits = bench.seal(far[0], &Message::Head(waits));
                 if heads_come || beat == 1 {
-                    bench.hear(row[0], votes);
+                    bench.hear(row[0], waits);
                 }
                 for n in row.iter().chain(&column).chain(&far[1..]) {
                     bench.meet(*n);

@@ -106,7 +106,7 @@ impl Desk {
         }
         let norm = before.sqrt();
         if place != owner && !context.sheet.has_begun_all() {
-            return Err(ReduceError::PassedOn { chunk, norm, most });
+            return Err(context.fault(place, PeerFault::PassedOn { chunk, norm, most }));
         }
         Err(context.fault(place, PeerFault::Sum { chunk, norm, most }))
     }
