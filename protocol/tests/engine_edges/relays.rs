@@ -182,7 +182,7 @@ fn a_neighbour_that_comes_back_is_told_what_it_has_missed() {
 pub fn a_start_goes_on_along_the_row_of_a_learner_once() {
     with(SMALL, || {
         let mut bench = rows(Role::Learner);
-        let (row, _, _) = around(&bench);
+        let (row, column, _) = around(&bench);
         let voter = (2..=8).find(|n| bench.record().voters().any(|voter| voter.id == id(*n))).expect("a voter");
         let all = member_bits(0..8);
         let set = crate::bench::digest(7);
@@ -196,7 +196,9 @@ pub fn a_start_goes_on_along_the_row_of_a_learner_once() {
         let said = start(&bench, 1);
         let by = if grid(&bench).are_neighbours(&id(ME), &id(voter)) { voter } else { row[0] };
         let told = receivers(&bench.hear(by, said.clone()), &said);
-        assert!(told.len() == 2 && told.iter().all(|n| row.contains(n)), "{told:?}");
+        // This learner sits in the first row.
+        let (below, beside): (Vec<u8>, Vec<u8>) = told.iter().partition(|n| column.contains(n));
+        assert!(beside.len() == 2 && beside.iter().all(|n| row.contains(n)) && below == column, "{told:?}");
         assert_eq!(receivers(&bench.hear(by, said.clone()), &said), [0u8; 0]);
         let later = start(&bench, 2);
         assert_eq!(receivers(&bench.hear(by, later.clone()), &later), told);
