@@ -102,7 +102,8 @@ fn after_a_death_at_any_moment_the_others_go_on_with_what_they_have() {
     });
 }
 
-/// A member stops when it has sent all but its sums: parts, and the sums of others, are not sent again. On a busy machine
+/// A member stops when it has sent all but its sums: parts, and the sums of others, are not sent again. On a busy
+/// machine
 /// `LINGER` may be over before the others have them; then another flock has a death.
 #[test]
 fn parts_and_sums_that_are_there_are_not_sent_again() {
