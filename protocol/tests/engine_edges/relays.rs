@@ -166,6 +166,23 @@ pub fn neighbours_are_asked_in_turn_for_readys_that_are_lacking_and_answer() {
     });
 }
 
+/// The READYs of voters were passed on before this node had its seat: it asks for them, though it knows of no quorum.
+#[test]
+fn a_node_that_is_ready_asks_also_before_a_quorum_is() {
+    with(SMALL, || {
+        let mut bench = rows(Role::Learner);
+        let (row, column, _) = around(&bench);
+        let training = bench.wait(2_200_000);
+        assert!(wants(&bench, &training).is_empty());
+        bench.trained();
+        let asked = bench.wait(2_200_000);
+        let (wants, record) = (wants(&bench, &asked), bench.record());
+        assert!(!wants.is_empty() && wants.iter().all(|(to, _)| row.contains(&to.0[0]) || column.contains(&to.0[0])));
+        let voters: Vec<usize> = record.voters().filter_map(|voter| record.member_index(&voter.id)).collect();
+        assert!(wants.iter().all(|(_, want)| voters.iter().all(|at| member_indices(&want.members).any(|m| m == *at))));
+    });
+}
+
 #[test]
 fn a_neighbour_that_comes_back_is_told_what_it_has_missed() {
     with(SMALL, || {
