@@ -19,12 +19,13 @@ fn all_kernels_compile() {
         let tokens: Vec<u32> = (0..rows as u32).map(|i| i % 100).collect();
         let segments = embed::Segments::of(&tokens, vocab).unwrap();
         embed::forward::<_, A>(client, b, b, b, [rows, vocab, width], tally);
-        embed::backward::<_, A>(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
+        embed::backward(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
         let gain = norm::Gain { gain: b, eps: 1e-5 };
-        norm::forward::<_, A>(client, b, gain, [b, b], size, tally);
+        norm::forward::<_, A>(client, b, gain, [b, b, b], size, tally);
         let sums = norm::Sums { sums: b, norms: 41 };
         for into in [norm::Into::Add, norm::Into::Replace] {
-            norm::backward::<_, A>(client, [b, b, b, b], (b, into), (sums, 1), size, tally);
+            let slopes = norm::Slopes { dx: b, copy: Some(b), into };
+            norm::backward::<_, A>(client, [b, b, b, b], slopes, (sums, 1), size, tally);
         }
         norm::gains::<_, A>(client, sums, b, (b, 1 << 20), size, tally);
         swiglu::forward::<_, A>(client, b, b, size, tally);
