@@ -70,7 +70,8 @@ enum Command {
     Gradients,
     /// Losses of 300 steps beside the CPU's
     Losses,
-    /// Seconds of loading and reading the parameters of 125m, of making the contribution, and of its first payload
+    /// Seconds of loading and reading the parameters of 125m, which have to come back the same, of making the
+    /// contribution, and of its first payload
     Transfers,
     /// Attention of the shapes of 125m, 350m and 1b: portable and with tensor cores
     Attention,
@@ -235,26 +236,26 @@ fn losses(device: DeviceChoice) -> Result<()> {
 
 fn transfers(device: DeviceChoice) -> Result<()> {
     let model = model("125m")?;
-    let mut trainer = open_trainer(&device, &model, &options(1))?;
+    let mut trainer = open_untried_trainer(&device, &model, &options(1))?;
+    println!("{}", json!({"told": trainer.told()}));
     let theta = initial_parameters(&model, 1);
     let mut vector = theta.clone();
     for turn in 0..4 {
-        let mut seconds = Vec::new();
-        let mut timed = |since: Instant| seconds.push(since.elapsed().as_secs_f64());
+        vector.fill(f32::NAN);
         let start = Instant::now();
         trainer.load(&theta)?;
-        timed(start);
+        let loaded = start.elapsed();
         let start = Instant::now();
         trainer.read(&mut vector)?;
-        timed(start);
+        let (read, same) = (start.elapsed(), vector == theta);
         let start = Instant::now();
-        starling_node::contribution::subtract_from(&theta, &mut vector).context("finite parameters")?;
-        timed(start);
+        starling_node::contribution::subtract_from(&theta, &mut vector).context("parameters that are not finite")?;
+        let made = start.elapsed();
         let (start, mut payload) = (Instant::now(), Vec::new());
         codec::encode(Codec::Int8, &vector[..CHUNK_ELEMENTS], &mut payload)?;
-        timed(start);
-        let row = json!({"turn": turn, "elements": vector.len(), "load_s": seconds[0], "read_s": seconds[1],
-            "made_s": seconds[2], "first_payload_s": seconds[3]});
+        let [load, read, made, payload] = [loaded, read, made, start.elapsed()].map(|time| time.as_secs_f64());
+        let row = json!({"turn": turn, "elements": theta.len(), "load_s": load, "read_s": read, "same": same,
+            "made_s": made, "first_payload_s": payload});
         println!("{row}");
     }
     Ok(())
