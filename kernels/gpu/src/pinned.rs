@@ -1,5 +1,5 @@
-//! Vectors between the host and a CUDA device by way of pinned memory, which the device copies from and to by itself: it
-//! moves one buffer of a ring while threads of the host fill or empty another.
+//! Vectors between the host and a CUDA device by way of pinned memory, which the device copies from and to by itself:
+//! it moves one buffer of a ring while threads of the host fill or empty another.
 
 use crate::products::Stream;
 use crate::transfer::{Overlap, PIECE, Places};
@@ -104,8 +104,8 @@ impl Pinned {
         Ok(Self { stream, ring, threads })
     }
 
-    /// Copies the host's numbers to `target`, after all launches before, and does not wait for the device. Padding of the
-    /// pieces becomes zero.
+    /// Copies the host's numbers to `target`, after all launches before, and does not wait for the device. Padding of
+    /// the pieces becomes zero.
     ///
     /// # Errors
     /// A vector that is too short; the driver's words.
@@ -228,8 +228,8 @@ struct Slot {
     event: sys::CUevent,
 }
 
-// SAFETY: memory and event belong to the slot alone, and the driver's functions may be called from any thread on which the
-// context is current: ours are called on the device's.
+// SAFETY: memory and event belong to the slot alone, and the driver's functions may be called from any thread on which
+// the context is current: ours are called on the device's.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -248,8 +248,8 @@ impl Slot {
     fn buffer(&mut self, piece: &Piece) -> Result<&mut [f32], DriverError> {
         let len = piece.device.len();
         assert!(len <= PIECE, "a piece of {len} elements");
-        // SAFETY: the event is the slot's own; it is over at once if there was no copy. So many elements are there and were
-        // written, and nothing else reads or writes them now.
+        // SAFETY: the event is the slot's own; it is over at once if there was no copy. So many elements are there and
+        // were written, and nothing else reads or writes them now.
         unsafe {
             result::event::synchronize(self.event)?;
             Ok(std::slice::from_raw_parts_mut(self.memory, len))
