@@ -67,7 +67,7 @@ enum Command {
     Gradients,
     /// Losses of 300 steps beside the CPU's
     Losses,
-    /// Seconds of loading and reading the parameters of 125m
+    /// Seconds of loading and reading the parameters of 125m, and whether they came back the same
     Transfers,
     /// Attention of the shapes of 125m, 350m and 1b: portable and with tensor cores
     Attention,
@@ -232,16 +232,20 @@ fn losses(device: DeviceChoice) -> Result<()> {
 
 fn transfers(device: DeviceChoice) -> Result<()> {
     let model = model("125m")?;
-    let mut trainer = open_trainer(&device, &model, &options(1))?;
-    let mut vector = initial_parameters(&model, 1);
+    let mut trainer = open_untried_trainer(&device, &model, &options(1))?;
+    println!("{}", json!({"told": trainer.told()}));
+    let vector = initial_parameters(&model, 1);
+    let mut back = vector.clone();
     for turn in 0..4 {
+        back.fill(f32::NAN);
         let start = Instant::now();
         trainer.load(&vector)?;
         let loaded = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        trainer.read(&mut vector)?;
-        let read = start.elapsed().as_secs_f64();
-        println!("{}", json!({"turn": turn, "elements": vector.len(), "load_s": loaded, "read_s": read}));
+        trainer.read(&mut back)?;
+        let (read, same) = (start.elapsed().as_secs_f64(), back == vector);
+        let elements = vector.len();
+        println!("{}", json!({"turn": turn, "elements": elements, "load_s": loaded, "read_s": read, "same": same}));
     }
     Ok(())
 }

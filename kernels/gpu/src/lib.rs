@@ -27,6 +27,8 @@ mod norm_kernel;
 mod opened;
 mod optimizer;
 mod pass;
+#[cfg(feature = "cuda")]
+mod pinned;
 mod products;
 mod rope;
 mod session;
