@@ -66,18 +66,18 @@ pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
     let activation = (Output::Activation, Add::None);
     let sum = (Output::Float, Add::Into);
     let all = [
-        (rows, qkv, d, activation.clone()),
-        (rows, d, d, sum.clone()),
-        (rows, 2 * ffn, d, activation.clone()),
-        (rows, d, ffn, sum.clone()),
+        (rows, qkv, d, activation),
+        (rows, d, d, sum),
+        (rows, 2 * ffn, d, activation),
+        (rows, d, ffn, sum),
         (chunk, vocab, d, (Output::Float, Add::None)),
     ];
     let product = |form, [m, n, k]: [usize; 3], (output, add)| Product { form, count: 1, m, n, k, output, add };
     let shapes = all.into_iter().flat_map(|(rows, out, width, forward)| {
         [
             product(Form::Forward, [rows, out, width], forward),
-            product(Form::Input, [rows, width, out], activation.clone()),
-            product(Form::Weight, [out, width, rows], sum.clone()),
+            product(Form::Input, [rows, width, out], activation),
+            product(Form::Weight, [out, width, rows], sum),
         ]
     });
     shapes.collect()

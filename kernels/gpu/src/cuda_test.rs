@@ -19,7 +19,7 @@ fn all_kernels_compile() {
         let (rows, vocab, size) = (4096, 256, [4096, width]);
         let tokens: Vec<u32> = (0..rows as u32).map(|i| i % 100).collect();
         let segments = embed::Segments::of(&tokens, vocab).unwrap();
-        embed::forward::<_, A>(client, b, b, b, [rows, vocab, width], tally);
+        embed::forward(client, b, b, b, [rows, vocab, width], tally);
         embed::backward(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
         let gain = norm::Gain { gain: b, eps: 1e-5 };
         norm::forward::<_, A>(client, b, gain, [b, b, b], size, tally);

@@ -104,9 +104,9 @@ pub fn scratch_bytes(rows: usize, width: usize) -> usize {
     (2 * (rows / SEGMENT)).max(1) * width * size_of::<f32>()
 }
 
-/// `x[r] = table[tokens[r]]`: `x` is f32 `[rows, width]`, the table `A` `[vocab, width]`, tokens are u32. The row of a
+/// `x[r] = table[tokens[r]]`: `x` is f32 `[rows, width]`, the table f32 `[vocab, width]`, tokens are u32. The row of a
 /// token that is not below `vocab` becomes zero. One launch.
-pub fn forward<R: Runtime, A: Float>(
+pub fn forward<R: Runtime>(
     client: &ComputeClient<R>,
     tokens: &Handle,
     table: &Handle,
@@ -114,11 +114,11 @@ pub fn forward<R: Runtime, A: Float>(
     [rows, vocab, width]: [usize; 3],
     tally: &Handle,
 ) {
-    let n = line(size_of::<A>(), &[width]);
+    let n = line(size_of::<f32>(), &[width]);
     let vectors = rows * width / n;
     // SAFETY: the kernel tests its indices, and tokens against the vocabulary.
     unsafe {
-        embed_rows::launch_unchecked::<A, R>(
+        embed_rows::launch_unchecked::<R>(
             client,
             units(client, vectors),
             dim(),
@@ -186,9 +186,9 @@ pub fn backward<R: Runtime>(
 
 /// Each unit copies one vector. `width` is counted in vectors.
 #[cube(launch_unchecked)]
-fn embed_rows<A: Float, N: Size>(
+fn embed_rows<N: Size>(
     tokens: &Array<u32>,
-    table: &Array<Vector<A, N>>,
+    table: &Array<Vector<f32, N>>,
     x: &mut Array<Vector<f32, N>>,
     vectors: usize,
     vocab: usize,
@@ -200,7 +200,7 @@ fn embed_rows<A: Float, N: Size>(
         let token = tokens[ABSOLUTE_POS / width] as usize;
         let mut value = Vector::<f32, N>::new(0.0f32);
         if token < vocab {
-            value = Vector::cast_from(table[token * width + ABSOLUTE_POS % width]);
+            value = table[token * width + ABSOLUTE_POS % width];
         }
         x[ABSOLUTE_POS] = value;
     }
@@ -283,7 +283,7 @@ mod tests {
         let (tokens, size) = (tokens(rows, vocab, seed), [rows, vocab, width]);
         let table = noise(vocab * width, seed + 1);
         let (x, table_arg) = (trial.empty(rows * width), trial.floats(&table));
-        forward::<_, f32>(&trial.client, &trial.words(&tokens), &table_arg, &x, size, &trial.tally);
+        forward(&trial.client, &trial.words(&tokens), &table_arg, &x, size, &trial.tally);
         let rows_of = |token: &u32| table[*token as usize * width..][..width].to_vec();
         assert_eq!(trial.read(&x), tokens.iter().flat_map(rows_of).collect::<Vec<_>>());
 

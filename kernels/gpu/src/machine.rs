@@ -120,8 +120,8 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         vector.clone().offset_start((bytes * weight.device) as u64)
     }
 
-    /// A gain: f32.
-    pub(crate) fn gain(&self, weight: &Weight) -> Handle {
+    /// A weight as the optimizer has it: f32.
+    pub(crate) fn master(&self, weight: &Weight) -> Handle {
         self.buffers.master.clone().offset_start(4 * weight.device as u64)
     }
 

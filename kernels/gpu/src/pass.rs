@@ -74,8 +74,9 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
     pub(crate) fn forward(&self, part: &Part, tally: &Tally) -> Result<(), String> {
         let (rows, client, buffers) = (self.rows(part), &self.client, &self.buffers);
         let (vocab, width) = (self.sizes.vocab, self.sizes.width);
-        let table = self.weight(&self.layout.embed);
-        embed::forward::<R, A>(client, &part.inputs, &table, &buffers.stream, [rows, vocab, width], tally.of(1));
+        // The stream begins with the table's own numbers: rounded ones would cost more than all that is rounded after.
+        let table = self.master(&self.layout.embed);
+        embed::forward::<R>(client, &part.inputs, &table, &buffers.stream, [rows, vocab, width], tally.of(1));
         for (layer, kept) in self.layout.layers.iter().zip(&buffers.layers) {
             self.attend(part, layer, kept, tally)?;
             let ffn = self.sizes.ffn;
@@ -91,7 +92,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
 
     /// Norms the residual stream: its copy, the normed rows, and their inverse norms.
     fn norm(&self, rows: usize, gain: &Weight, outputs: [&Handle; 3], tally: &Tally) {
-        let gain = norm::Gain { gain: &self.gain(gain), eps: self.sizes.eps };
+        let gain = norm::Gain { gain: &self.master(gain), eps: self.sizes.eps };
         let sizes = [rows, self.sizes.width];
         norm::forward::<R, A>(&self.client, &self.buffers.stream, gain, outputs, sizes, tally.of(1));
     }
@@ -192,7 +193,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         let Buffers { narrow, gains, stream, rounded, .. } = &self.buffers;
         let sums = norm::Sums { sums: gains, norms: self.layout.gains().len() };
         let slopes = norm::Slopes { dx: stream, copy: rounded.as_ref(), into };
-        let (gain, sizes) = (self.gain(gain), [rows, self.sizes.width]);
+        let (gain, sizes) = (self.master(gain), [rows, self.sizes.width]);
         let known = [x, &gain, inverse, narrow];
         norm::backward::<R, A>(&self.client, known, slopes, (sums, number), sizes, tally.of(1));
     }
