@@ -10,6 +10,7 @@
 
 mod attention;
 mod buffers;
+mod carrier;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -2,6 +2,7 @@
 
 use crate::attention::{self, Way};
 use crate::buffers::{Batch, Buffers, Need};
+use crate::carrier::Carrier;
 use crate::embed::Segments;
 use crate::launches::Tally;
 use crate::muon::{Muon, Plan};
@@ -10,7 +11,7 @@ use crate::products::{Precision, Products};
 use crate::session::{Moment, Report, Session};
 use crate::sizes::{ALIGN, Layout, Sizes, Weight};
 use crate::total::{self, Total};
-use crate::transfer::{self, Carrier, Places};
+use crate::transfer::{self, Places};
 use crate::ways::Ways;
 use crate::{fill, optimizer, rope, words};
 use cubecl::MemoryAllocationMode;
