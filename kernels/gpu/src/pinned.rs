@@ -49,7 +49,7 @@ impl Piece {
         pieces
     }
 
-    /// What fills the piece's buffer with the host's numbers. Padding is set to zero at once.
+    /// The copies that fill the piece's buffer with the host's numbers. Padding is set to zero at once.
     fn gathered<'a>(&self, values: &'a [f32], mut buffer: &'a mut [f32]) -> Vec<Share<'a>> {
         let (mut shares, mut at) = (Vec::new(), 0);
         for (host, part) in &self.parts {
@@ -63,7 +63,7 @@ impl Piece {
         shares
     }
 
-    /// What brings the piece's numbers from its buffer to the host's places.
+    /// The copies that bring the piece's numbers from its buffer to the host's places.
     fn scattered<'a>(&self, buffer: &'a [f32], mut values: &'a mut [f32]) -> Vec<Share<'a>> {
         let mut parts: Vec<&Overlap> = self.parts.iter().collect();
         parts.sort_by_key(|(host, _)| host.start);
@@ -300,7 +300,7 @@ mod tests {
         shares.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
     }
 
-    /// What is gathered piece by piece has zeros between the weights, and comes back where it was.
+    /// Numbers that are gathered piece by piece have zeros between the weights, and come back where they were.
     #[test]
     fn pieces_carry_every_number() {
         let (vocab, width, layers, heads, kv_heads, ffn) = (50_000, 96, 3, 6, 2, 100);
