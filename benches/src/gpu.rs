@@ -11,6 +11,9 @@ use starling_kernels::host::optimizer::Rule;
 use starling_kernels::{
     DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer, open_untried_trainer,
 };
+use starling_protocol::codec;
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::run::Codec;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::Instant;
@@ -67,7 +70,8 @@ enum Command {
     Gradients,
     /// Losses of 300 steps beside the CPU's
     Losses,
-    /// Seconds of loading and reading the parameters of 125m
+    /// Seconds of loading and reading the parameters of 125m, which have to come back the same, of making the
+    /// contribution, and of its first payload
     Transfers,
     /// Attention of the shapes of 125m, 350m and 1b: portable and with tensor cores
     Attention,
@@ -232,16 +236,27 @@ fn losses(device: DeviceChoice) -> Result<()> {
 
 fn transfers(device: DeviceChoice) -> Result<()> {
     let model = model("125m")?;
-    let mut trainer = open_trainer(&device, &model, &options(1))?;
-    let mut vector = initial_parameters(&model, 1);
+    let mut trainer = open_untried_trainer(&device, &model, &options(1))?;
+    println!("{}", json!({"told": trainer.told()}));
+    let theta = initial_parameters(&model, 1);
+    let mut vector = theta.clone();
     for turn in 0..4 {
+        vector.fill(f32::NAN);
         let start = Instant::now();
-        trainer.load(&vector)?;
-        let loaded = start.elapsed().as_secs_f64();
+        trainer.load(&theta)?;
+        let loaded = start.elapsed();
         let start = Instant::now();
         trainer.read(&mut vector)?;
-        let read = start.elapsed().as_secs_f64();
-        println!("{}", json!({"turn": turn, "elements": vector.len(), "load_s": loaded, "read_s": read}));
+        let (read, same) = (start.elapsed(), vector == theta);
+        let start = Instant::now();
+        starling_node::contribution::subtract_from(&theta, &mut vector).context("parameters that are not finite")?;
+        let made = start.elapsed();
+        let (start, mut payload) = (Instant::now(), Vec::new());
+        codec::encode(Codec::Int8, &vector[..CHUNK_ELEMENTS], &mut payload)?;
+        let [load, read, made, payload] = [loaded, read, made, start.elapsed()].map(|time| time.as_secs_f64());
+        let row = json!({"turn": turn, "elements": theta.len(), "load_s": load, "read_s": read, "same": same,
+            "made_s": made, "first_payload_s": payload});
+        println!("{row}");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod coding;
 pub mod command;
 pub mod config;
+pub mod contribution;
 pub mod exit;
 pub mod gossip;
 pub mod reduce;

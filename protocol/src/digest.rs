@@ -1,12 +1,17 @@
 //! Domain-separated BLAKE3 digests.
 
+use blake3::hazmat::{self, ChainingValue, ContextKey, HasherExt, Mode};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::ops::Range;
 
 /// Bytes that BLAKE3's widest implementations take at once. They do so only at offsets that are multiples of it: fed as
 /// it comes, data behind a prefix of eight bytes is hashed up to four times slower.
 const STRIDE: usize = 16 * 1024;
+
+/// Bytes of a piece of [`FloatPieces`]: a whole subtree of BLAKE3's, which are of powers of two.
+const PIECE: usize = 1 << 20;
 
 /// A 32-byte BLAKE3 digest. Ordered by bytes, printed as lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -63,7 +68,11 @@ struct Strides {
 
 impl Strides {
     fn new(domain: &str) -> Self {
-        Self { hasher: blake3::Hasher::new_derive_key(domain), held: [0; STRIDE], filled: 0 }
+        Self::with(blake3::Hasher::new_derive_key(domain))
+    }
+
+    fn with(hasher: blake3::Hasher) -> Self {
+        Self { hasher, held: [0; STRIDE], filled: 0 }
     }
 
     fn put(&mut self, mut bytes: &[u8]) {
@@ -123,6 +132,72 @@ impl FloatHasher {
 
     pub fn finish(self) -> Digest {
         self.0.finish()
+    }
+}
+
+/// [`Digest::of_floats`] of a vector whose pieces are hashed apart, side by side if the caller has threads: BLAKE3 is a
+/// tree (its paper, section 2.1).
+pub struct FloatPieces {
+    key: ContextKey,
+    elements: usize,
+}
+
+/// The digest of a piece.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceDigest(ChainingValue);
+
+impl FloatPieces {
+    /// Pieces of a vector of `elements`.
+    pub fn new(domain: &str, elements: usize) -> Self {
+        Self { key: hazmat::hash_derive_key_context(domain), elements }
+    }
+
+    /// The elements of each piece, in their order. The first one has two less than the others, for the length before them.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
+        let bytes = |element: usize| 8 + 4 * element;
+        let start = |piece: usize| (piece * PIECE / 4).saturating_sub(2).min(self.elements);
+        (0..bytes(self.elements).div_ceil(PIECE)).map(move |piece| start(piece)..start(piece + 1))
+    }
+
+    /// The digest of the piece of this number.
+    pub fn hash(&self, number: usize, floats: &[f32]) -> PieceDigest {
+        let mut hasher = blake3::Hasher::new_from_context_key(&self.key);
+        hasher.set_input_offset((number * PIECE) as u64);
+        let mut strides = Strides::with(hasher);
+        if number == 0 {
+            strides.put(&(4 * self.elements as u64).to_le_bytes());
+        }
+        let mut piece = FloatHasher(strides);
+        piece.put(floats);
+        let Strides { mut hasher, held, filled } = piece.0;
+        hasher.update(&held[..filled]);
+        // A piece that is the whole vector has no parent.
+        let whole = number == 0 && self.ranges().len() == 1;
+        PieceDigest(if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() })
+    }
+
+    /// The vector's digest, of those of all its pieces in their order.
+    pub fn finish(&self, pieces: &[PieceDigest]) -> Digest {
+        let [first, rest @ ..] = pieces else { return Digest::default() };
+        if rest.is_empty() {
+            return Digest(first.0);
+        }
+        let (left, right) = self.halves(pieces);
+        Digest(*hazmat::merge_subtrees_root(&left, &right, Mode::DeriveKeyMaterial(&self.key)).as_bytes())
+    }
+
+    /// Left subtrees are whole, and as large as they can be.
+    fn halves(&self, pieces: &[PieceDigest]) -> (ChainingValue, ChainingValue) {
+        let (left, right) = pieces.split_at(pieces.len().next_power_of_two() / 2);
+        (self.subtree(left), self.subtree(right))
+    }
+
+    fn subtree(&self, pieces: &[PieceDigest]) -> ChainingValue {
+        if let [piece] = pieces {
+            return piece.0;
+        }
+        let (left, right) = self.halves(pieces);
+        hazmat::merge_subtrees_non_root(&left, &right, Mode::DeriveKeyMaterial(&self.key))
     }
 }
 
@@ -202,6 +277,24 @@ mod tests {
                 }
                 assert_eq!(Digest::of("starling test a", &parts).0, *plain.finalize().as_bytes(), "{first}, {second}");
             }
+        }
+    }
+
+    #[test]
+    fn pieces_hashed_apart_give_the_digest_of_the_vector() {
+        let whole = PIECE / 4;
+        let all: Vec<f32> = (0..7 * whole).map(|i| i as f32 * 0.25 - 100.0).collect();
+        for elements in [0, 1, whole - 3, whole - 2, whole - 1, 2 * whole - 2, 2 * whole, 3 * whole + 5, 4 * whole - 2]
+            .into_iter()
+            .chain([5 * whole, 7 * whole - 1])
+        {
+            let floats = &all[..elements];
+            let pieces = FloatPieces::new("starling test a", elements);
+            let ranges: Vec<_> = pieces.ranges().collect();
+            assert_eq!(ranges.iter().map(|range| range.len()).sum::<usize>(), elements);
+            let hash = |(number, range): (usize, &Range<usize>)| pieces.hash(number, &floats[range.clone()]);
+            let hashed: Vec<_> = ranges.iter().enumerate().map(hash).collect();
+            assert_eq!(pieces.finish(&hashed), Digest::of_floats("starling test a", floats), "{elements} elements");
         }
     }
 

@@ -21,7 +21,7 @@ pub use weights::{CLIP, Stated, is_longer_than_stated, longest_row_sum, longest_
 
 use crate::Digest;
 use crate::codec::{self, CodecError};
-use crate::digest::{ByteHasher, FloatHasher};
+use crate::digest::{ByteHasher, FloatHasher, FloatPieces};
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
@@ -51,6 +51,11 @@ pub fn contribution_digest(delta: &[f32]) -> Digest {
 /// [`contribution_digest`] of a pseudo-gradient of `elements` that arrives piece by piece.
 pub fn contribution_hasher(elements: usize) -> FloatHasher {
     FloatHasher::new(CONTRIBUTION_DOMAIN, elements)
+}
+
+/// [`contribution_digest`] of a pseudo-gradient of `elements` whose pieces are hashed side by side.
+pub fn contribution_pieces(elements: usize) -> FloatPieces {
+    FloatPieces::new(CONTRIBUTION_DOMAIN, elements)
 }
 
 /// Encodes a whole vector chunk by chunk: D of a group of one.

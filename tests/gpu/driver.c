@@ -10,6 +10,7 @@
  *   STUB_TAKEN=0       MiB of it that another process has taken: they are never free
  *   STUB_MOST=BYTES    allocations beyond these fail, although the memory looks free
  *   STUB_FAIL=N        the N-th allocation and all later ones fail, from 1
+ *   STUB_UNPINNED=1    no pinned memory is given
  *   STUB_GONE=N        another process takes all memory that is free, or becomes free, from the N-th launch on, from 1
  *   STUB_SHARED=FILE   processes with the same file share the memory; it keeps what those that are killed had taken
  *   STUB_LOST=N        the device is lost at the N-th launch, from 1: that call and all later ones fail
@@ -240,13 +241,52 @@ int cuMemGetInfo_v2(size_t *unused, size_t *total) {
     pthread_mutex_unlock(&lock);
     return alive();
 }
+
+/* Pinned memory of the host. Copies from and to other memory are noted as such. */
+static struct block *pins;
+
 int cuMemAllocHost_v2(void **at, size_t bytes) {
     if (alive()) return alive();
+    struct block *block = number("STUB_UNPINNED", 0) ? NULL : malloc(sizeof *block);
+    if (!block || posix_memalign(at, 4096, bytes ? bytes : 1)) {
+        free(block);
+        return NO_MEMORY;
+    }
     note("PINNED %zu\n", bytes);
-    return posix_memalign(at, 4096, bytes ? bytes : 1) ? NO_MEMORY : DONE;
+    pthread_mutex_lock(&lock);
+    *block = (struct block){(Address)(uintptr_t)*at, bytes, pins};
+    pins = block;
+    pthread_mutex_unlock(&lock);
+    return DONE;
 }
 int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { (void)flags; return cuMemAllocHost_v2(at, bytes); }
-int cuMemFreeHost(void *at) { free(at); return DONE; }
+int cuMemFreeHost(void *at) {
+    int done = WRONG_VALUE;
+    pthread_mutex_lock(&lock);
+    for (struct block **place = &pins; *place && done; place = &(*place)->next) {
+        struct block *block = *place;
+        if (block->at != (Address)(uintptr_t)at) continue;
+        *place = block->next;
+        note("UNPINNED %zu\n", block->bytes);
+        free(block);
+        free(at);
+        done = DONE;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+/* What a copy is noted with beside its bytes. */
+static const char *kind(const void *at, size_t bytes) {
+    const char *found = "pageable";
+    Address from = (Address)(uintptr_t)at;
+    pthread_mutex_lock(&lock);
+    for (struct block *pin = pins; pin; pin = pin->next)
+        if (pin->at <= from && from + bytes <= pin->at + pin->bytes) found = "pinned";
+    pthread_mutex_unlock(&lock);
+    return found;
+}
 
 /* Copies. A tally goes in before the launches that it counts and comes out after them; its count is word 64. */
 
@@ -254,14 +294,14 @@ enum { SMALL = 4096, TALLY_BYTES = 512, TALLY_WORD = 64 };
 
 static int copy_in(Address to, const void *from, size_t bytes) {
     if (alive()) return alive();
-    note("IN %zu\n", bytes);
+    note("IN %zu %s\n", bytes, kind(from, bytes));
     if (bytes == TALLY_BYTES) __atomic_store_n(&tallied, 0, __ATOMIC_RELEASE);
     if (bytes <= SMALL || number("STUB_KEEP", 1)) memcpy((void *)(uintptr_t)to, from, bytes);
     return DONE;
 }
 static int copy_out(void *to, Address from, size_t bytes) {
     if (alive()) return alive();
-    note("OUT %zu\n", bytes);
+    note("OUT %zu %s\n", bytes, kind(to, bytes));
     memcpy(to, (void *)(uintptr_t)from, bytes);
     if (bytes == TALLY_BYTES && number("STUB_TALLY", 0))
         ((uint32_t *)to)[TALLY_WORD] = (uint32_t)__atomic_load_n(&tallied, __ATOMIC_ACQUIRE);

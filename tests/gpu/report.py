@@ -46,6 +46,7 @@ def sections(log):
             elif word in ("IN", "OUT", "WITHIN"):
                 counts[word.lower()] += 1
                 counts[word.lower() + "-bytes"] += int(rest[0])
+                counts["pageable"] += int(rest[0]) if "pageable" in rest else 0
             elif word == "SYNC":
                 counts["syncs"] += 1
             elif word == "ALLOC":
@@ -66,7 +67,7 @@ def sections(log):
 
 def counts(path, case, log):
     """Prints a table; returns the limits that do not hold."""
-    columns = "launches kernels modules in in-bytes out out-bytes syncs allocations peak-mb".split()
+    columns = "launches kernels modules in in-bytes out out-bytes pageable syncs allocations peak-mb".split()
     most = {(line[2], line[3]): int(line[4]) for line in limits(path) if line[0] == "count" and line[1] == case}
     found, wrong = sections(log), []
     print(f"{case:<12} {'':<6}" + "".join(f"{column:>15}" for column in columns))

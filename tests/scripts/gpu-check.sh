@@ -170,6 +170,14 @@ else
     fail "$small does not run"
 fi
 
+# Parameters go in and come back by way of pinned memory; without any they go the old way, of which a person is told.
+said=$(with_driver STUB_TALLY=1 timeout 300 "$bin/bench-gpu" transfers 2>&1) || fail "bench-gpu transfers ends with an error"
+[ "$(grep -c '"same":true' <<<"$said")" = 4 ] || fail "parameters do not come back as they went in: $said"
+said=$(with_driver STUB_TALLY=1 STUB_UNPINNED=1 timeout 300 "$bin/bench-gpu" transfers 2>&1) ||
+    fail "bench-gpu transfers ends with an error without pinned memory"
+says "no pinned memory" "$said" "slow transfers, because | 64 MiB of pinned memory | read_s"
+echo "no pinned memory: $(head -n 1 <<<"$said" | cut -c1-240)"
+
 # Nodes that share a GPU, which has memory for one and a half: the second has fewer sequences at a time, the third none.
 hold() {
     with_driver STUB_MEMORY=10000 STUB_SHARED="$work/shared" STUB_TALLY=1 timeout 200 \

@@ -7,7 +7,8 @@
 #   gpu-checks.sh first PACK OUT        there, at most 9 minutes: PACK is the archive, OUT a folder
 #   gpu-checks.sh second PACK OUT       the rest, at most 9 minutes
 #
-# STARLING_COMMIT names the commit in the rows. STARLING_DRY=SECONDS is the most that a stage takes in a dry run.
+# STARLING_COMMIT names the commit in the rows. STARLING_STAGES="NAME NAME" plays these stages alone.
+# STARLING_DRY=SECONDS is the most that a stage takes in a dry run.
 set -uo pipefail
 usage() {
     sed -n '7,9s/^# *//p' "$0" >&2
@@ -56,7 +57,8 @@ if [ -z "${CUDA_PATH:-}" ]; then
     export LD_LIBRARY_PATH=$CUDA_PATH/lib64:$CUDA_PATH/targets/x86_64-linux/lib:$brought:${LD_LIBRARY_PATH:-}
 fi
 # PyTorch compiles once for all stages.
-export TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$work/inductor}
+export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$work/triton}
 export PYTHONUNBUFFERED=1
 card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 dry=""
@@ -78,10 +80,16 @@ print(f"{stage}: {outcome} after {seconds} s\n{text}", flush=True)
 PYTHON
 }
 
+# Whether a stage is to be played.
+chosen() {
+    [[ " ${STARLING_STAGES:-$1} " == *" $1 "* ]]
+}
+
 # Runs a stage: its name, whether it `needs` a card or has `none` of that, its most seconds, and its command.
 stage() {
     local name=$1 needs=$2 most=$3 said=$work/$1.said began=$SECONDS left status=0 outcome=ok
     shift 3
+    chosen "$name" || return 0
     left=$((whole - SECONDS))
     [ "$most" -le "$left" ] || most=$left
     if [ "$most" -lt 5 ]; then
@@ -139,6 +147,10 @@ PYTHON
 bench_train() {
     JSON=${JSON-$rows} bench-train --script "$work/train_step.py" --python "$python" --device cuda "$@"
 }
+# Alone, with a row.
+bench_alone() {
+    python=/none bench_train "$@"
+}
 # The same without a row: PyTorch keeps what it compiles.
 compile_for() {
     JSON='' bench_train --way compiled-bf16 --rounds 1 --steps 1 --case "$1"
@@ -168,12 +180,12 @@ no_memory() {
 }
 # A comparison whose rows all have to say that they are right.
 agreeing() {
-    bench-gpu "$1" >"$work/$1.rows"
-    local status=$?
-    cat "$work/$1.rows"
-    [ "$status" = 0 ] && ! grep -qE '"ok": ?false' "$work/$1.rows"
+    local status=0 found=$work/agreeing.$BASHPID
+    bench-gpu "$@" >"$found" || status=$?
+    cat "$found"
+    [ "$status" = 0 ] && ! grep -qE '"ok": ?false' "$found"
 }
-export -f agreeing environment starts bench_train compile_for beside_another no_memory
+export -f agreeing environment starts bench_train bench_alone compile_for beside_another no_memory
 export work python rows CUDA_PATH PATH
 
 case $which in
@@ -182,6 +194,7 @@ case $which in
         stage starts needs 90 bash -c starts
         # PyTorch compiles while results are compared; what is timed comes after it.
         (
+            chosen torch-compiles || exit
             timeout 240 bash -c 'compile_for 125m:8x1024' >"$work/compiled-125m" 2>&1 &
             timeout 240 bash -c 'compile_for 350m:4x1024' >"$work/compiled-350m" 2>&1 &
             wait
@@ -193,10 +206,10 @@ case $which in
             "$python" "$work/flock.py" "$work/bin/starling" "$work/text.txt" "$work/mixed" cuda cpu
         stage torch-compiles needs 200 bash -c "tail --pid=$compiling -f /dev/null; tail -n 5 $work/compiled-*"
         stage train-125m needs 70 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 10 --case 125m:8x1024'
-        stage muon-125m needs 40 bash -c 'bench_train --python /none --optimizer muon --rounds 3 --steps 10 --case 125m:8x1024'
+        stage muon-125m needs 40 bash -c 'bench_alone --optimizer muon --rounds 3 --steps 10 --case 125m:8x1024'
         stage train-350m needs 70 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 5 --case 350m:4x1024'
         stage train-1b needs 90 bash -c 'bench_train --way compiled-bf16 --rounds 3 --steps 3 --case 1b:4x2048'
-        stage muon-1b needs 60 bash -c 'bench_train --python /none --optimizer muon --rounds 2 --steps 2 --case 1b:4x2048'
+        stage muon-1b needs 60 bash -c 'bench_alone --optimizer muon --rounds 2 --steps 2 --case 1b:4x2048'
         stage attention needs 60 bench-gpu attention
         stage products needs 60 bench-gpu products
         stage transfers needs 30 bench-gpu transfers
@@ -209,7 +222,13 @@ case $which in
         stage taken-memory needs 60 bash -c 'beside_another 6000000000 bench-train --python /none --device cuda \
             --rounds 1 --steps 2 --case 125m:8x1024'
         stage no-memory needs 40 bash -c no_memory
-        stage large-1b needs 90 bash -c 'bench_train --python /none --rounds 1 --steps 2 --case 1b:16x2048'
+        stage large-1b needs 90 bash -c 'bench_alone --rounds 1 --steps 2 --case 1b:16x2048'
+        # The card through Vulkan, in f32; it needs Vulkan's loader.
+        stage wgpu-gradients needs 90 bash -c 'agreeing --device wgpu gradients'
+        stage cuda-and-wgpu needs 90 \
+            "$python" "$work/flock.py" "$work/bin/starling" "$work/text.txt" "$work/portable" cuda wgpu
+        stage wgpu-125m needs 60 bench-train --python /none --json "$rows" --device wgpu --rounds 2 --steps 2 \
+            --case 125m:8x1024
         stage eager-125m needs 60 bash -c 'bench_train --way eager --rounds 3 --steps 3 --case 125m:8x1024'
         stage eager-350m needs 60 bash -c 'bench_train --way eager --rounds 3 --steps 3 --case 350m:4x1024'
         stage doctor needs 60 starling doctor --device cuda

@@ -63,22 +63,21 @@ pub fn chunk_rows(rows: usize, vocab: usize) -> usize {
 pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
     let chunk = chunk_rows(rows, sizes.vocab);
     let (d, ffn, vocab, qkv) = (sizes.width, sizes.ffn, sizes.vocab, sizes.qkv());
-    let layer = [(qkv, d), (d, d), (2 * ffn, d), (d, ffn)].map(|(out, width)| (rows, out, width));
-    let all = layer.into_iter().chain([(chunk, vocab, d)]);
-    let add = || Add::Into;
-    let shapes = all.flat_map(|(rows, out, width)| {
+    let activation = (Output::Activation, Add::None);
+    let sum = (Output::Float, Add::Into);
+    let all = [
+        (rows, qkv, d, activation),
+        (rows, d, d, sum),
+        (rows, 2 * ffn, d, activation),
+        (rows, d, ffn, sum),
+        (chunk, vocab, d, (Output::Float, Add::None)),
+    ];
+    let product = |form, [m, n, k]: [usize; 3], (output, add)| Product { form, count: 1, m, n, k, output, add };
+    let shapes = all.into_iter().flat_map(|(rows, out, width, forward)| {
         [
-            Product {
-                form: Form::Forward,
-                count: 1,
-                m: rows,
-                n: out,
-                k: width,
-                output: Output::Activation,
-                add: add(),
-            },
-            Product { form: Form::Input, count: 1, m: rows, n: width, k: out, output: Output::Activation, add: add() },
-            Product { form: Form::Weight, count: 1, m: out, n: width, k: rows, output: Output::Float, add: add() },
+            product(Form::Forward, [rows, out, width], forward),
+            product(Form::Input, [rows, width, out], activation),
+            product(Form::Weight, [out, width, rows], sum),
         ]
     });
     shapes.collect()
@@ -87,7 +86,7 @@ pub fn step_products(sizes: &Sizes, rows: usize) -> Vec<Product> {
 /// Buffers of one layer; with R rows (sequences x tokens) and activations A.
 #[derive(Debug)]
 pub struct LayerBuffers<T> {
-    /// The layer's input: A `[R, width]`.
+    /// A copy of the layer's input: A `[R, width]`.
     pub x: T,
     /// The input of the products with queries, keys and values: A `[R, width]`; and f32 `[R]`.
     pub normed: T,
@@ -98,7 +97,7 @@ pub struct LayerBuffers<T> {
     pub mixed: T,
     /// f32 `[sequences, heads, tokens]`.
     pub lse: T,
-    /// The residual stream between attention and feed-forward: A `[R, width]`.
+    /// A copy of the residual stream between attention and feed-forward: A `[R, width]`.
     pub middle: T,
     pub mlp_normed: T,
     pub mlp_inverse: T,
@@ -116,12 +115,14 @@ pub struct Buffers<T> {
     /// The parameters that products read: A. Where A is f32, it is the master again.
     pub weights: Option<T>,
     pub layers: Vec<LayerBuffers<T>>,
-    /// The last layer's output: A `[R, width]`; normed; f32 `[R]`.
+    /// A copy of the last layer's output: A `[R, width]`; normed; f32 `[R]`.
     pub last: T,
     pub last_normed: T,
     pub last_inverse: T,
-    /// The gradient of the residual stream: A `[R, width]`.
+    /// The residual stream, then its gradient: f32 `[R, width]`. Sums over many layers would lose too much in A.
     pub stream: T,
+    /// The gradient of the residual stream as products read it: A. Where A is f32, it is `stream` again.
+    pub rounded: Option<T>,
     /// The gradient of a norm's output, and of what attention mixed: A `[R, width]`.
     pub narrow: T,
     /// The feed-forward layer's activations, and their gradient: A `[R, ffn]`. The backward pass computes them again.
@@ -191,6 +192,7 @@ impl<T> Buffers<T> {
         let partials = floats(total::scratch_bytes(layout.device.max(batch.most_losses(sizes))) / 4);
         let last_inverse = floats(rows);
         let mut sides: Vec<[T; 3]> = (0..sizes.layers).map(|_| [floats(rows), floats(heads), floats(rows)]).collect();
+        let stream = floats(rows * sizes.width);
         let mut rows_of = |width: usize| take((batch.activation * rows * width) as u64);
         let [d, ffn, qkv] = [sizes.width, sizes.ffn, sizes.qkv()];
         let layers = sides.drain(..).map(|[inverse, lse, mlp_inverse]| LayerBuffers {
@@ -206,7 +208,8 @@ impl<T> Buffers<T> {
             gate_up: rows_of(2 * ffn),
         });
         let layers = layers.collect();
-        let [last, last_normed, narrow, stream] = [(); 4].map(|()| rows_of(d));
+        let [last, last_normed, narrow] = [(); 3].map(|()| rows_of(d));
+        let rounded = (batch.activation != 4).then(|| rows_of(d));
         let (wide, dqkv) = (rows_of(ffn), rows_of(qkv));
         let dlogits = take((batch.activation * chunk * sizes.vocab) as u64);
         let weights = (batch.activation != 4).then(|| take((batch.activation * layout.device) as u64));
@@ -223,6 +226,7 @@ impl<T> Buffers<T> {
             last_normed,
             last_inverse,
             stream,
+            rounded,
             narrow,
             wide,
             dqkv,
@@ -238,5 +242,10 @@ impl<T> Buffers<T> {
             cos,
             sin,
         }
+    }
+
+    /// The gradient of the residual stream, as products read it.
+    pub fn slopes(&self) -> &T {
+        self.rounded.as_ref().unwrap_or(&self.stream)
     }
 }

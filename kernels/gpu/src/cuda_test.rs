@@ -1,6 +1,7 @@
 //! Compiles every kernel for CUDA, in bf16. Needs NVRTC and a driver, which may be a stub; results are not looked at.
 
-use crate::optimizer::Update;
+use crate::optimizer::{Rule, Update};
+use crate::{Batch, Device, Layout, Moment, Opened, Sizes, Ways};
 use crate::{cross_entropy, embed, fill, norm, optimizer, rope, swiglu, total};
 use cubecl::Runtime;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
@@ -18,13 +19,14 @@ fn all_kernels_compile() {
         let (rows, vocab, size) = (4096, 256, [4096, width]);
         let tokens: Vec<u32> = (0..rows as u32).map(|i| i % 100).collect();
         let segments = embed::Segments::of(&tokens, vocab).unwrap();
-        embed::forward::<_, A>(client, b, b, b, [rows, vocab, width], tally);
-        embed::backward::<_, A>(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
+        embed::forward(client, b, b, b, [rows, vocab, width], tally);
+        embed::backward(client, b, (&segments, b), b, b, [rows, vocab, width], tally);
         let gain = norm::Gain { gain: b, eps: 1e-5 };
-        norm::forward::<_, A>(client, b, gain, [b, b], size, tally);
+        norm::forward::<_, A>(client, b, gain, [b, b, b], size, tally);
         let sums = norm::Sums { sums: b, norms: 41 };
         for into in [norm::Into::Add, norm::Into::Replace] {
-            norm::backward::<_, A>(client, [b, b, b, b], (b, into), (sums, 1), size, tally);
+            let slopes = norm::Slopes { dx: b, copy: Some(b), into };
+            norm::backward::<_, A>(client, [b, b, b, b], slopes, (sums, 1), size, tally);
         }
         norm::gains::<_, A>(client, sums, b, (b, 1 << 20), size, tally);
         swiglu::forward::<_, A>(client, b, b, size, tally);
@@ -55,4 +57,33 @@ fn all_kernels_compile() {
         fill::copy::<_, A>(client, (b, 3), (b, 1), 1000, tally);
     }
     client.flush().expect("every kernel compiles");
+}
+
+/// A driver that computes nothing needs `STUB_TALLY=1`.
+#[test]
+#[ignore = "needs NVRTC and a CUDA driver"]
+fn parameters_and_moments_come_back() {
+    // Seven pieces: more than a ring of buffers has.
+    let (vocab, width, tokens) = (50_000, 512, 64);
+    let [layers, heads, kv_heads, ffn] = [1, 8, 4, 1000];
+    let sizes = Sizes { vocab, width, layers, heads, kv_heads, ffn, tokens, tied: true, theta: 1e4, eps: 1e-5 };
+    let ways = Ways { bf16: true, tensor_cores: false, cublas: false };
+    let opened = Opened::new(Device::Cuda(0)).unwrap();
+    let batch = Batch::new(&sizes, 1, 1, ways, Rule::AdamW);
+    let mut session = opened.session(&sizes, &batch, ways).unwrap();
+    assert!(!session.ways().contains("slow"), "{}", session.ways());
+    session.check().unwrap();
+    let values: Vec<f32> = (1..=Layout::of(&sizes).host).map(|n| n as f32).collect();
+    for values in [&values, &values.iter().map(|value| -value).collect()] {
+        session.load(values).unwrap();
+        let mut back = vec![f32::NAN; values.len()];
+        session.read(&mut back).unwrap();
+        assert!(back == *values);
+    }
+    let (start, end) = (width + 1, vocab * width + 2000);
+    session.write_moment(Moment::Second, start, &values[start..end]).unwrap();
+    let mut back = vec![f32::NAN; values.len()];
+    session.read_moment(Moment::Second, 0, &mut back).unwrap();
+    assert!(back[start..end] == values[start..end]);
+    assert!(back[..start].iter().chain(&back[end..]).all(|&number| number == 0.0));
 }

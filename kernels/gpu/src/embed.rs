@@ -104,9 +104,9 @@ pub fn scratch_bytes(rows: usize, width: usize) -> usize {
     (2 * (rows / SEGMENT)).max(1) * width * size_of::<f32>()
 }
 
-/// `x[r] = table[tokens[r]]`: `x` is `A` `[rows, width]`, the table `A` `[vocab, width]`, tokens are u32. The row of a
+/// `x[r] = table[tokens[r]]`: `x` is f32 `[rows, width]`, the table f32 `[vocab, width]`, tokens are u32. The row of a
 /// token that is not below `vocab` becomes zero. One launch.
-pub fn forward<R: Runtime, A: Float>(
+pub fn forward<R: Runtime>(
     client: &ComputeClient<R>,
     tokens: &Handle,
     table: &Handle,
@@ -114,11 +114,11 @@ pub fn forward<R: Runtime, A: Float>(
     [rows, vocab, width]: [usize; 3],
     tally: &Handle,
 ) {
-    let n = line(size_of::<A>(), &[width]);
+    let n = line(size_of::<f32>(), &[width]);
     let vectors = rows * width / n;
     // SAFETY: the kernel tests its indices, and tokens against the vocabulary.
     unsafe {
-        embed_rows::launch_unchecked::<A, R>(
+        embed_rows::launch_unchecked::<R>(
             client,
             units(client, vectors),
             dim(),
@@ -134,9 +134,9 @@ pub fn forward<R: Runtime, A: Float>(
     }
 }
 
-/// `gradient[token] += sum of dx[r]` over the rows with this token: `dx` is `A` `[rows, width]`, the gradient f32
+/// `gradient[token] += sum of dx[r]` over the rows with this token: `dx` is f32 `[rows, width]`, the gradient f32
 /// `[vocab, width]`. `plan` holds the words of `segments`. Two launches.
-pub fn backward<R: Runtime, A: Float>(
+pub fn backward<R: Runtime>(
     client: &ComputeClient<R>,
     dx: &Handle,
     (segments, plan): (&Segments, &Handle),
@@ -145,13 +145,13 @@ pub fn backward<R: Runtime, A: Float>(
     [rows, vocab, width]: [usize; 3],
     tally: &Handle,
 ) {
-    let n = line(size_of::<A>(), &[width]);
+    let n = line(size_of::<f32>(), &[width]);
     let units = CubeDim::new_1d((width / n).next_multiple_of(32).min(256) as u32);
     let Places { starts, owners, heavy, end } = segments.places;
     let scratch_len = scratch_bytes(rows, width) / size_of::<f32>();
     // SAFETY: the plan has rows, segments and tokens within the sizes only, as made by `Segments::of`.
     unsafe {
-        embed_segments::launch_unchecked::<A, R>(
+        embed_segments::launch_unchecked::<R>(
             client,
             cubes(client, segments.segments),
             units,
@@ -186,10 +186,10 @@ pub fn backward<R: Runtime, A: Float>(
 
 /// Each unit copies one vector. `width` is counted in vectors.
 #[cube(launch_unchecked)]
-fn embed_rows<A: Float, N: Size>(
+fn embed_rows<N: Size>(
     tokens: &Array<u32>,
-    table: &Array<Vector<A, N>>,
-    x: &mut Array<Vector<A, N>>,
+    table: &Array<Vector<f32, N>>,
+    x: &mut Array<Vector<f32, N>>,
     vectors: usize,
     vocab: usize,
     tally: &mut Array<Atomic<u32>>,
@@ -198,7 +198,7 @@ fn embed_rows<A: Float, N: Size>(
     count(tally);
     if ABSOLUTE_POS < vectors {
         let token = tokens[ABSOLUTE_POS / width] as usize;
-        let mut value = Vector::<A, N>::new(A::new(0.0));
+        let mut value = Vector::<f32, N>::new(0.0f32);
         if token < vocab {
             value = table[token * width + ABSOLUTE_POS % width];
         }
@@ -208,8 +208,8 @@ fn embed_rows<A: Float, N: Size>(
 
 /// Each cube sums one segment. `width` is counted in vectors.
 #[cube(launch_unchecked)]
-fn embed_segments<A: Float, N: Size>(
-    dx: &Array<Vector<A, N>>,
+fn embed_segments<N: Size>(
+    dx: &Array<Vector<f32, N>>,
     plan: &Array<u32>,
     sums: &mut Array<Vector<f32, N>>,
     gradient: &mut Array<Vector<f32, N>>,
@@ -229,7 +229,7 @@ fn embed_segments<A: Float, N: Size>(
         for column in range_stepped(UNIT_POS as usize, width, CUBE_DIM as usize) {
             let mut sum = Vector::<f32, N>::new(0.0f32);
             for i in first..end {
-                sum += Vector::cast_from(dx[plan[i] as usize * width + column]);
+                sum += dx[plan[i] as usize * width + column];
             }
             if segment < heavy {
                 sums[segment * width + column] = sum;
@@ -283,7 +283,7 @@ mod tests {
         let (tokens, size) = (tokens(rows, vocab, seed), [rows, vocab, width]);
         let table = noise(vocab * width, seed + 1);
         let (x, table_arg) = (trial.empty(rows * width), trial.floats(&table));
-        forward::<_, f32>(&trial.client, &trial.words(&tokens), &table_arg, &x, size, &trial.tally);
+        forward(&trial.client, &trial.words(&tokens), &table_arg, &x, size, &trial.tally);
         let rows_of = |token: &u32| table[*token as usize * width..][..width].to_vec();
         assert_eq!(trial.read(&x), tokens.iter().flat_map(rows_of).collect::<Vec<_>>());
 
@@ -298,7 +298,7 @@ mod tests {
         let run = || {
             let (target, plan) = (trial.floats(&gradient), trial.words(segments.words()));
             let dx = trial.floats(&dx);
-            backward::<_, f32>(&trial.client, &dx, (&segments, &plan), &target, &scratch, size, &trial.tally);
+            backward(&trial.client, &dx, (&segments, &plan), &target, &scratch, size, &trial.tally);
             trial.read(&target)
         };
         let got = run();

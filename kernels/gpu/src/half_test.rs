@@ -49,9 +49,10 @@ fn norms_take_short_floats_and_parts_of_buffers() {
         let part = parameters.clone().offset_start(512);
         let gain: Vec<f64> = all[128..].iter().map(|&g| f64::from(g)).collect();
         let (y, inverse) = (empty(&trial, rows * width), trial.empty(rows));
-        let x_arg = narrow(&trial, &x);
+        let (x_arg, copy) =
+            (trial.floats(&x.iter().map(|&x| x as f32).collect::<Vec<_>>()), empty(&trial, rows * width));
         let with = norm::Gain { gain: &part, eps: 1e-5 };
-        norm::forward::<_, A>(&trial.client, &x_arg, with, [&y, &inverse], size, &trial.tally);
+        norm::forward::<_, A>(&trial.client, &x_arg, with, [&copy, &y, &inverse], size, &trial.tally);
         let (mut want, mut slopes) = (Vec::new(), Vec::new());
         for (x, dn) in x.chunks(width).zip(dn.chunks(width)) {
             let scale = 1.0 / (x.iter().map(|v| v * v).sum::<f64>() / width as f64 + 1e-5).sqrt();
@@ -60,12 +61,15 @@ fn norms_take_short_floats_and_parts_of_buffers() {
             slopes.extend((0..width).map(|i| scale * (gain[i] * dn[i] - x[i] * scale * mean)));
         }
         close("y", &widen(&trial, &y), &want, 1e-3);
-        let dx = empty(&trial, rows * width);
+        close("copy", &widen(&trial, &copy), &x, 0.0);
+        let (dx, rounded) = (trial.empty(rows * width), empty(&trial, rows * width));
+        let slopes_of = norm::Slopes { dx: &dx, copy: Some(&rounded), into: norm::Into::Replace };
         let sums = trial.empty(norm::blocks_max(rows) * width);
         let sums = (norm::Sums { sums: &sums, norms: 1 }, 0);
-        let inputs = [&x_arg, &part, &inverse, &narrow(&trial, &dn)];
-        norm::backward::<_, A>(&trial.client, inputs, (&dx, norm::Into::Replace), sums, size, &trial.tally);
-        close("dx", &widen(&trial, &dx), &slopes, 1e-3);
+        let inputs = [&copy, &part, &inverse, &narrow(&trial, &dn)];
+        norm::backward::<_, A>(&trial.client, inputs, slopes_of, sums, size, &trial.tally);
+        close("dx", &trial.read(&dx), &slopes, 1e-3);
+        close("rounded", &widen(&trial, &rounded), &slopes, 2e-3);
     }
     assert_eq!(trial.ran(), 6);
 }
@@ -105,8 +109,8 @@ fn tables_losses_and_copies_take_short_floats() {
     let segments = embed::Segments::of(&tokens, vocab).unwrap();
     let (plan, gradient) = (trial.words(segments.words()), trial.floats(&vec![0.0; vocab * width]));
     let scratch = trial.empty(embed::scratch_bytes(rows, width) / 4);
-    let dx_arg = narrow(&trial, &dx);
-    embed::backward::<_, A>(&trial.client, &dx_arg, (&segments, &plan), &gradient, &scratch, size, &trial.tally);
+    let dx_arg = trial.floats(&dx.iter().map(|&d| d as f32).collect::<Vec<_>>());
+    embed::backward(&trial.client, &dx_arg, (&segments, &plan), &gradient, &scratch, size, &trial.tally);
     let mut want = vec![0.0; vocab * width];
     for (row, &token) in dx.chunks(width).zip(&tokens) {
         want[token as usize * width..][..width].iter_mut().zip(row).for_each(|(w, d)| *w += d);

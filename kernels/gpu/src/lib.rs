@@ -10,6 +10,7 @@
 
 mod attention;
 mod buffers;
+mod carrier;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -27,6 +28,8 @@ mod norm_kernel;
 mod opened;
 mod optimizer;
 mod pass;
+#[cfg(feature = "cuda")]
+mod pinned;
 mod products;
 mod rope;
 mod session;

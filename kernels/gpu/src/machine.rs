@@ -2,6 +2,7 @@
 
 use crate::attention::{self, Way};
 use crate::buffers::{Batch, Buffers, Need};
+use crate::carrier::Carrier;
 use crate::embed::Segments;
 use crate::launches::Tally;
 use crate::muon::{Muon, Plan};
@@ -32,7 +33,7 @@ pub struct Machine<R: Runtime, A: Float + CubeElement> {
     /// The passes of Muon's step, and the first element of each of its matrices on the device: u32.
     plan: Plan,
     matrix_places: Handle,
-    places: Places,
+    carrier: Carrier,
     told: String,
     /// The count of the first launches, until it is looked at.
     begun: Option<Tally>,
@@ -62,6 +63,9 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
             false => (Products::open_portable(precision), "products by cubek".into()),
         })?;
         let layout = Layout::of(sizes);
+        let (carrier, slow) = words::guarded(|| Carrier::open(&client, Places::of(&layout)))?;
+        let slow = slow.map_or(String::new(), |slow| format!(", {slow}"));
+        let cores = if ways.tensor_cores { "with tensor cores" } else { "without them" };
         // Exactly what is asked for, not a share of a larger page.
         // SAFETY: the mode is set back, and nothing else uses this client meanwhile.
         unsafe { client.allocation_mode(MemoryAllocationMode::Persistent) };
@@ -74,9 +78,9 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
             matrix_places: client.create_from_slice(bytemuck::cast_slice(&plan.starts)),
             plan,
             gain_places: client.create_from_slice(bytemuck::cast_slice(&gains)),
-            places: Places::of(&layout),
+            carrier,
             way: if ways.tensor_cores { Way::TensorCores } else { Way::Portable },
-            told: format!("{told}, attention {}", if ways.tensor_cores { "with tensor cores" } else { "without them" }),
+            told: format!("{told}, attention {cores}{slow}"),
             client,
             sizes: *sizes,
             batch: *batch,
@@ -117,8 +121,8 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         vector.clone().offset_start((bytes * weight.device) as u64)
     }
 
-    /// A gain: f32.
-    pub(crate) fn gain(&self, weight: &Weight) -> Handle {
+    /// A weight as the optimizer has it: f32.
+    pub(crate) fn master(&self, weight: &Weight) -> Handle {
         self.buffers.master.clone().offset_start(4 * weight.device as u64)
     }
 
@@ -230,13 +234,13 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
 
     fn load(&mut self, parameters: &[f32]) -> Result<(), String> {
         let tally = Tally::new(&self.client);
-        self.places.write(&self.client, parameters, &self.buffers.master, &tally);
+        self.carrier.write(&self.client, parameters, &self.buffers.master, &tally)?;
         self.copy_weights(&tally);
         self.finish::<0>(&tally).map(|_| ())
     }
 
     fn read(&mut self, out: &mut [f32]) -> Result<(), String> {
-        self.places.read(&self.client, &self.buffers.master, out)
+        self.carrier.read(&self.client, &self.buffers.master, out)
     }
 
     fn step(&mut self, inputs: &[u32], targets: &[u32], update: &Update) -> Result<Report, String> {
@@ -255,7 +259,7 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
         let tally = Tally::new(&self.client);
         self.passes(inputs, targets, &tally)?;
         let [loss, norm] = self.finish(&tally)?;
-        self.places.read(&self.client, &self.buffers.gradient, out)?;
+        self.carrier.read(&self.client, &self.buffers.gradient, out)?;
         Ok(Report { loss: loss.into(), norm: norm.into(), applied: false })
     }
 
@@ -287,20 +291,13 @@ impl<R: Runtime, A: Float + CubeElement> Session for Machine<R, A> {
 
     fn read_moment(&mut self, which: Moment, start: usize, out: &mut [f32]) -> Result<(), String> {
         let vector = self.moment(which).clone();
-        for (device, part) in self.places.parts(start, out.len()) {
-            let bytes = transfer::floats(&self.client, &vector, self.layout.device, device)?;
-            out[part].copy_from_slice(bytemuck::cast_slice(&bytes));
-        }
-        Ok(())
+        self.carrier.read_some(&self.client, &vector, (start, out))
     }
 
     fn write_moment(&mut self, which: Moment, start: usize, values: &[f32]) -> Result<(), String> {
         let tally = Tally::new(&self.client);
-        for (device, part) in self.places.parts(start, values.len()) {
-            let source = self.client.create_from_slice(bytemuck::cast_slice(&values[part]));
-            let target = (self.moment(which), device.start);
-            fill::copy::<R, f32>(&self.client, (&source, 0), target, device.len(), tally.of(1));
-        }
+        let vector = self.moment(which).clone();
+        self.carrier.write_some(&self.client, (start, values), &vector, &tally)?;
         self.finish::<0>(&tally).map(|_| ())
     }
 

@@ -21,6 +21,16 @@ pub enum Into {
     Replace,
 }
 
+/// The buffers that receive the gradient of the inputs: `[rows, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Slopes<'a> {
+    /// f32.
+    pub dx: &'a Handle,
+    /// `A`, for products. None if they read `dx`.
+    pub copy: Option<&'a Handle>,
+    pub into: Into,
+}
+
 /// The norm's constants, the same for all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Gain<'a> {
@@ -29,12 +39,13 @@ pub struct Gain<'a> {
     pub eps: f32,
 }
 
-/// Writes `y` (`A`, `[rows, width]`) and the inverse norms (f32, `[rows]`) of `x`. One launch.
+/// Writes `y` (`A`, `[rows, width]`), the inverse norms (f32, `[rows]`) of `x` (f32, `[rows, width]`), and a copy of `x`
+/// for the backward pass (`A`). One launch.
 pub fn forward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     x: &Handle,
     Gain { gain, eps }: Gain<'_>,
-    [y, inverse]: [&Handle; 2],
+    [copy, y, inverse]: [&Handle; 3],
     [rows, width]: [usize; 2],
     tally: &Handle,
 ) {
@@ -49,6 +60,7 @@ pub fn forward<R: Runtime, A: Float>(
             n,
             array(x, len),
             array(gain, width),
+            array(copy, len),
             array(y, len),
             array(inverse, rows),
             rows,
@@ -79,12 +91,12 @@ pub struct Sums<'a> {
 }
 
 /// The gradient of the inputs `x`, given the gradient `dn` of the outputs (`A`, `[rows, width]` each) and the inverse
-/// norms: it replaces `dx` or is added to it. The share of norm number `norm` in `sums` receives the sums for the gain.
-/// One launch.
+/// norms: it replaces `dx` (f32) or is added to it, and `copy` (`A`) receives the result. The share of norm number `norm`
+/// in `sums` receives the sums for the gain. One launch.
 pub fn backward<R: Runtime, A: Float>(
     client: &ComputeClient<R>,
     [x, gain, inverse, dn]: [&Handle; 4],
-    (dx, into): (&Handle, Into),
+    Slopes { dx, copy, into }: Slopes<'_>,
     (sums, norm): (Sums<'_>, usize),
     [rows, width]: [usize; 2],
     tally: &Handle,
@@ -103,6 +115,7 @@ pub fn backward<R: Runtime, A: Float>(
             array(inverse, rows),
             array(dn, len),
             array(dx, len),
+            copy.map(|copy| array(copy, len)).into(),
             array(sums.sums, sums.norms * blocks * width),
             rows,
             steps(team, rows),

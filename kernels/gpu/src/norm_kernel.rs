@@ -11,8 +11,9 @@ const UNROLLED: usize = 16;
 /// `width` is counted in vectors.
 #[cube(launch_unchecked)]
 pub fn norm_rows<A: Float, N: Size>(
-    x: &Array<Vector<A, N>>,
+    x: &Array<Vector<f32, N>>,
     gain: &Array<Vector<f32, N>>,
+    copy: &mut Array<Vector<A, N>>,
     y: &mut Array<Vector<A, N>>,
     inverse: &mut Array<f32>,
     rows: usize,
@@ -28,7 +29,7 @@ pub fn norm_rows<A: Float, N: Size>(
     // Units without a row must take part in the sums all the same.
     let inside = row < rows;
     let each = comptime!(team.each(width));
-    let mut kept = Array::<Vector<A, N>>::new(each);
+    let mut kept = Array::<Vector<f32, N>>::new(each);
     let mut squares = Vector::<f32, N>::new(0.0f32);
     #[unroll(each <= UNROLLED)]
     for i in 0..each {
@@ -37,8 +38,8 @@ pub fn norm_rows<A: Float, N: Size>(
             let at = row * width + column;
             let value = x[at];
             kept[i] = value;
-            let wide = Vector::<f32, N>::cast_from(value);
-            squares += wide * wide;
+            squares += value * value;
+            copy[at] = Vector::cast_from(value);
         }
     }
     let square = team_sum(across::<N>(squares), &mut shared, team);
@@ -50,7 +51,7 @@ pub fn norm_rows<A: Float, N: Size>(
     for i in 0..each {
         let column = i * team.lanes + lane;
         if inside && column < width {
-            let wide = Vector::<f32, N>::cast_from(kept[i]) * Vector::new(scale) * gain[column];
+            let wide = kept[i] * Vector::new(scale) * gain[column];
             y[row * width + column] = Vector::cast_from(wide);
         }
     }
@@ -63,7 +64,8 @@ pub fn norm_slopes<A: Float, N: Size>(
     gain: &Array<Vector<f32, N>>,
     inverse: &Array<f32>,
     dn: &Array<Vector<A, N>>,
-    dx: &mut Array<Vector<A, N>>,
+    dx: &mut Array<Vector<f32, N>>,
+    copy: &mut ComptimeOption<Array<Vector<A, N>>>,
     sums: &mut Array<Vector<f32, N>>,
     rows: usize,
     steps: usize,
@@ -85,7 +87,7 @@ pub fn norm_slopes<A: Float, N: Size>(
     }
     for step in 0..steps {
         let row = start + step * slots + UNIT_POS as usize / team.lanes;
-        turn_row::<A, N>(x, gain, inverse, dn, dx, &mut shares, &mut shared, row, rows, width, team, adds);
+        turn_row::<A, N>(x, gain, inverse, dn, dx, copy, &mut shares, &mut shared, row, rows, width, team, adds);
     }
     // There may be more cubes than blocks.
     if start < rows {
@@ -101,7 +103,8 @@ fn turn_row<A: Float, N: Size>(
     gain: &Array<Vector<f32, N>>,
     inverse: &Array<f32>,
     dn: &Array<Vector<A, N>>,
-    dx: &mut Array<Vector<A, N>>,
+    dx: &mut Array<Vector<f32, N>>,
+    copy: &mut ComptimeOption<Array<Vector<A, N>>>,
     shares: &mut Array<Vector<f32, N>>,
     shared: &mut SharedMemory<f32>,
     row: usize,
@@ -144,9 +147,13 @@ fn turn_row<A: Float, N: Size>(
             let inner = Vector::<f32, N>::cast_from(kept[i]) * Vector::new(mean);
             let mut wide = (outer - inner) * Vector::new(scale);
             if comptime!(adds) {
-                wide += Vector::cast_from(dx[at]);
+                wide += dx[at];
             }
-            dx[at] = Vector::cast_from(wide);
+            dx[at] = wide;
+            #[comptime]
+            if let ComptimeOption::Some(copy) = copy {
+                copy[at] = Vector::cast_from(wide);
+            }
         }
     }
 }

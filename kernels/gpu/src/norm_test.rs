@@ -1,6 +1,6 @@
 //! Tests of the norms against double precision.
 
-use crate::norm::{Gain, Into, Sums, backward, blocks, blocks_max, forward, gains};
+use crate::norm::{Gain, Into, Slopes, Sums, backward, blocks, blocks_max, forward, gains};
 use crate::trial::{Trial, close, noise};
 
 const EPS: f32 = 1e-5;
@@ -43,11 +43,12 @@ fn rows_are_normalised() {
     let trial = Trial::new();
     for size @ [rows, width] in SIZES {
         let (x, gain) = (noise(rows * width, 1), noise(width, 2));
-        let (y, inverse) = (trial.empty(rows * width), trial.empty(rows));
+        let (y, inverse, copy) = (trial.empty(rows * width), trial.empty(rows), trial.empty(rows * width));
         let gain_arg = trial.floats(&gain);
         let norm = Gain { gain: &gain_arg, eps: EPS };
         let (want, scales) = reference(&x, &gain);
-        forward::<_, f32>(&trial.client, &trial.floats(&x), norm, [&y, &inverse], size, &trial.tally);
+        forward::<_, f32>(&trial.client, &trial.floats(&x), norm, [&copy, &y, &inverse], size, &trial.tally);
+        assert_eq!(trial.read(&copy), x);
         close("y", &trial.read(&y), &want, 2e-6);
         close("inverse", &trial.read(&inverse), &scales, 1e-6);
     }
@@ -70,9 +71,11 @@ fn gradients_of_inputs_are_right() {
         let both: Vec<f64> = want.iter().zip(wide(&before)).map(|(a, b)| a + b).collect();
         let args = [&x, &gain, &inverse, &dn].map(|values| trial.floats(values));
         for (into, want) in [(Into::Add, &both), (Into::Replace, &want)] {
-            let dx = trial.floats(&before);
-            backward::<_, f32>(&trial.client, args.each_ref(), (&dx, into), (all, 0), size, &trial.tally);
+            let (dx, copy) = (trial.floats(&before), trial.empty(rows * width));
+            let slopes = Slopes { dx: &dx, copy: Some(&copy), into };
+            backward::<_, f32>(&trial.client, args.each_ref(), slopes, (all, 0), size, &trial.tally);
             close("dx", &trial.read(&dx), want, 3e-6);
+            assert_eq!(trial.read(&copy), trial.read(&dx));
         }
     }
     assert_eq!(trial.ran() as usize, 2 * SIZES.len());
@@ -98,7 +101,7 @@ fn gradients_of_gains_are_added_at_their_places() {
             let inverse: Vec<f32> = reference(&x, &gain).1.iter().map(|&s| s as f32).collect();
             let args = [&x, &gain, &inverse, &dn].map(|values| trial.floats(values));
             let dx = trial.empty(rows * width);
-            let target = (&dx, Into::Replace);
+            let target = Slopes { dx: &dx, copy: None, into: Into::Replace };
             backward::<_, f32>(&trial.client, args.each_ref(), target, (sums, norm), size, &trial.tally);
         }
         let offsets = trial.words(&places.map(|place| place as u32));

@@ -34,20 +34,18 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         self.products.run(&self.client, &product, a, b, d, &self.buffers.products, counted)
     }
 
-    /// `y = x W^T`, and `from` added to it.
-    fn linear(
-        &self,
-        rows: usize,
-        x: &Handle,
-        weight: &Weight,
-        y: &Handle,
-        from: Option<&Handle>,
-        tally: &Tally,
-    ) -> Result<(), String> {
-        let add = from.map_or(Add::None, |from| Add::From(from.clone()));
+    /// `y = x W^T`.
+    fn linear(&self, rows: usize, x: &Handle, weight: &Weight, y: &Handle, tally: &Tally) -> Result<(), String> {
         let operands = Operands { a: x, b: &self.weight(weight), d: y };
         let sizes = [rows, weight.rows, weight.width];
-        self.multiply(Form::Forward, sizes, (Output::Activation, add), operands, tally)
+        self.multiply(Form::Forward, sizes, (Output::Activation, Add::None), operands, tally)
+    }
+
+    /// `x W^T`, added to the residual stream.
+    fn residual(&self, rows: usize, x: &Handle, weight: &Weight, tally: &Tally) -> Result<(), String> {
+        let operands = Operands { a: x, b: &self.weight(weight), d: &self.buffers.stream };
+        let sizes = [rows, weight.rows, weight.width];
+        self.multiply(Form::Forward, sizes, (Output::Float, Add::Into), operands, tally)
     }
 
     /// `dx = dy W`.
@@ -76,41 +74,38 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
     pub(crate) fn forward(&self, part: &Part, tally: &Tally) -> Result<(), String> {
         let (rows, client, buffers) = (self.rows(part), &self.client, &self.buffers);
         let (vocab, width) = (self.sizes.vocab, self.sizes.width);
-        let table = self.weight(&self.layout.embed);
-        embed::forward::<R, A>(client, &part.inputs, &table, self.input_of(0), [rows, vocab, width], tally.of(1));
-        for (number, (layer, kept)) in self.layout.layers.iter().zip(&buffers.layers).enumerate() {
+        // The stream begins with the table's own numbers: rounded ones would cost more than all that is rounded after.
+        let table = self.master(&self.layout.embed);
+        embed::forward::<R>(client, &part.inputs, &table, &buffers.stream, [rows, vocab, width], tally.of(1));
+        for (layer, kept) in self.layout.layers.iter().zip(&buffers.layers) {
             self.attend(part, layer, kept, tally)?;
-            let (ffn, normed) = (self.sizes.ffn, (&kept.mlp_normed, &kept.mlp_inverse));
-            self.norm(rows, &kept.middle, &layer.mlp_norm, normed, tally);
-            self.linear(rows, &kept.mlp_normed, &layer.gate_up, &kept.gate_up, None, tally)?;
+            let ffn = self.sizes.ffn;
+            self.norm(rows, &layer.mlp_norm, [&kept.middle, &kept.mlp_normed, &kept.mlp_inverse], tally);
+            self.linear(rows, &kept.mlp_normed, &layer.gate_up, &kept.gate_up, tally)?;
             swiglu::forward::<R, A>(client, &kept.gate_up, &buffers.wide, [rows, ffn], tally.of(1));
-            self.linear(rows, &buffers.wide, &layer.down, self.input_of(number + 1), Some(&kept.middle), tally)?;
+            self.residual(rows, &buffers.wide, &layer.down, tally)?;
         }
-        let normed = (&buffers.last_normed, &buffers.last_inverse);
-        self.norm(rows, &buffers.last, &self.layout.norm, normed, tally);
+        let outputs = [&buffers.last, &buffers.last_normed, &buffers.last_inverse];
+        self.norm(rows, &self.layout.norm, outputs, tally);
         Ok(())
     }
 
-    /// The input of a layer; behind the last layer, that of the head.
-    fn input_of(&self, layer: usize) -> &Handle {
-        self.buffers.layers.get(layer).map_or(&self.buffers.last, |layer| &layer.x)
-    }
-
-    fn norm(&self, rows: usize, x: &Handle, gain: &Weight, (normed, inverse): (&Handle, &Handle), tally: &Tally) {
-        let gain = norm::Gain { gain: &self.gain(gain), eps: self.sizes.eps };
+    /// Norms the residual stream: its copy, the normed rows, and their inverse norms.
+    fn norm(&self, rows: usize, gain: &Weight, outputs: [&Handle; 3], tally: &Tally) {
+        let gain = norm::Gain { gain: &self.master(gain), eps: self.sizes.eps };
         let sizes = [rows, self.sizes.width];
-        norm::forward::<R, A>(&self.client, x, gain, [normed, inverse], sizes, tally.of(1));
+        norm::forward::<R, A>(&self.client, &self.buffers.stream, gain, outputs, sizes, tally.of(1));
     }
 
     fn attend(&self, part: &Part, layer: &Layer, kept: &LayerBuffers<Handle>, tally: &Tally) -> Result<(), String> {
         let rows = self.rows(part);
-        self.norm(rows, &kept.x, &layer.attention_norm, (&kept.normed, &kept.inverse), tally);
-        self.linear(rows, &kept.normed, &layer.qkv, &kept.qkv, None, tally)?;
+        self.norm(rows, &layer.attention_norm, [&kept.x, &kept.normed, &kept.inverse], tally);
+        self.linear(rows, &kept.normed, &layer.qkv, &kept.qkv, tally)?;
         self.turn(&kept.qkv, rows, rope::Turn::Forward, tally);
         let shape = self.shape(part.sequences);
         let tensors = attention::Forward { qkv: &kept.qkv, out: &kept.mixed, lse: &kept.lse };
         attention::forward::<R, A>(&self.client, self.way, shape, tensors, tally.of(attention::FORWARD))?;
-        self.linear(rows, &kept.mixed, &layer.out, &kept.middle, Some(&kept.x), tally)
+        self.residual(rows, &kept.mixed, &layer.out, tally)
     }
 
     /// Turns queries and keys, or their gradients back.
@@ -180,7 +175,7 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         let segments = (&part.segments, &part.segment_words);
         let (sizes, counted) = ([rows, vocab, width], tally.of(embed::BACKWARD));
         let Buffers { stream, segments: scratch, gains: sums, gradient, .. } = buffers;
-        embed::backward::<R, A>(client, stream, segments, &table, scratch, sizes, counted);
+        embed::backward::<R>(client, stream, segments, &table, scratch, sizes, counted);
         let (sums, gradient) = (norm::Sums { sums, norms: gains }, (gradient, self.layout.device));
         norm::gains::<R, A>(client, sums, &self.gain_places, gradient, [rows, width], tally.of(1));
         Ok(())
@@ -195,11 +190,12 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         into: norm::Into,
         tally: &Tally,
     ) {
-        let Buffers { narrow, gains, stream, .. } = &self.buffers;
+        let Buffers { narrow, gains, stream, rounded, .. } = &self.buffers;
         let sums = norm::Sums { sums: gains, norms: self.layout.gains().len() };
-        let (gain, sizes) = (self.gain(gain), [rows, self.sizes.width]);
+        let slopes = norm::Slopes { dx: stream, copy: rounded.as_ref(), into };
+        let (gain, sizes) = (self.master(gain), [rows, self.sizes.width]);
         let known = [x, &gain, inverse, narrow];
-        norm::backward::<R, A>(&self.client, known, (stream, into), (sums, number), sizes, tally.of(1));
+        norm::backward::<R, A>(&self.client, known, slopes, (sums, number), sizes, tally.of(1));
     }
 
     fn mlp_back(
@@ -211,7 +207,8 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         tally: &Tally,
     ) -> Result<(), String> {
         let (rows, ffn, first) = (self.rows(part), self.sizes.ffn, part.number == 0);
-        let Buffers { stream, wide, narrow, .. } = &self.buffers;
+        let Buffers { wide, narrow, .. } = &self.buffers;
+        let stream = self.buffers.slopes();
         self.input(rows, stream, &layer.down, wide, tally)?;
         swiglu::backward::<R, A>(&self.client, &kept.gate_up, wide, [rows, ffn], tally.of(1));
         self.learn((rows, first), stream, wide, &layer.down, tally)?;
@@ -231,8 +228,9 @@ impl<R: Runtime, A: Float + CubeElement> Machine<R, A> {
         tally: &Tally,
     ) -> Result<(), String> {
         let (rows, first, client) = (self.rows(part), part.number == 0, &self.client);
-        let Buffers { stream, narrow, dqkv, sums, .. } = &self.buffers;
+        let Buffers { narrow, dqkv, sums, .. } = &self.buffers;
         let LayerBuffers { qkv, mixed, lse, .. } = kept;
+        let stream = self.buffers.slopes();
         self.input(rows, stream, &layer.out, narrow, tally)?;
         self.learn((rows, first), stream, mixed, &layer.out, tally)?;
         let forward = attention::Forward { qkv, out: mixed, lse };

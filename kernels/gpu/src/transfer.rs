@@ -8,18 +8,18 @@ use cubecl::server::Handle;
 use std::ops::Range;
 
 /// Elements that cross at a time: 16 MiB.
-const PIECE: usize = 1 << 22;
+pub const PIECE: usize = 1 << 22;
 
 /// The places of a device's vector, in its order.
 #[derive(Clone, Debug)]
 pub struct Places {
     weights: Vec<Weight>,
     /// Elements on the device.
-    elements: usize,
+    pub elements: usize,
 }
 
 /// The same numbers in two vectors.
-type Overlap = (Range<usize>, Range<usize>);
+pub type Overlap = (Range<usize>, Range<usize>);
 
 impl Places {
     pub fn of(layout: &Layout) -> Self {
@@ -29,7 +29,7 @@ impl Places {
     }
 
     /// The places on the host of the device's numbers in `range`, each with its part of them; the rest is padding.
-    fn overlaps(&self, range: Range<usize>) -> impl Iterator<Item = Overlap> {
+    pub fn overlaps(&self, range: Range<usize>) -> impl Iterator<Item = Overlap> {
         let first = self.weights.partition_point(|weight| weight.device + weight.elements() <= range.start);
         let (from, to) = (range.start, range.end);
         self.weights[first..].iter().take_while(move |weight| weight.device < to).map(move |weight| {
@@ -51,7 +51,7 @@ impl Places {
         parts.collect()
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
         let elements = self.elements;
         (0..elements).step_by(PIECE).map(move |start| start..elements.min(start + PIECE))
     }

@@ -17,6 +17,7 @@ mod residuals;
 use super::passed::Mark;
 use crate::coding::Coder;
 use disk::{Disk, lost};
+use rayon::prelude::*;
 use residuals::{Residuals, Staged, decay, locked};
 use starling_kernels::codec::offered;
 use starling_protocol::engine::io::AttemptKey;
@@ -153,17 +154,19 @@ impl Feedback {
         let decay = decay(codec)?;
         let mut residuals = self.residuals();
         self.settle_in(&mut residuals);
-        let mut offer = vec![0.0; CHUNK_ELEMENTS];
-        let mut of_chunk = |chunk: usize| {
+        let own = &residuals.own;
+        let of_chunk = |offer: &mut Vec<f32>, chunk: usize| {
             let range = update::chunk_elements(delta.len(), chunk);
             let offer = &mut offer[..range.len()];
-            match residuals.own.get(range.clone()) {
+            match own.get(range.clone()) {
                 Some(own) => offered(&delta[range], own, decay, offer),
                 None => offer.copy_from_slice(&delta[range]),
             }
             squares(offer)
         };
-        Some((0..update::chunks(delta.len())).map(&mut of_chunk).sum::<f64>().sqrt())
+        let chunks = (0..update::chunks(delta.len())).into_par_iter();
+        let of_chunks: Vec<f64> = chunks.map_init(|| vec![0.0; CHUNK_ELEMENTS], of_chunk).collect();
+        Some(of_chunks.iter().sum::<f64>().sqrt())
     }
 
     /// Begins an attempt. A pseudo-gradient is sent with the same bytes in all attempts of a record, since an owner may

@@ -2,7 +2,7 @@
 
 use super::columns::{Columns, Stored};
 use super::library::{self, Algorithm, Candidate, Library, Raw, Status};
-use super::product::{Precision, Product, Shape};
+use super::product::{Add, Precision, Product, Shape};
 use super::stream::{Server, Stream};
 use cubecl::cuda::CudaRuntime;
 use cubecl::prelude::*;
@@ -67,16 +67,15 @@ impl Cublas {
         (a, b, d): (&Handle, &Handle, &Handle),
         scratch: &Handle,
     ) -> Result<(), String> {
-        let c = product.addend(d);
-        if [Some(a), Some(b), Some(d), c].into_iter().flatten().any(|handle| handle.stream != self.stream.id()) {
+        if [a, b, d].into_iter().any(|handle| handle.stream != self.stream.id()) {
             return Err(format!("a matrix of the product {shape} belongs to another stream"));
         }
         if scratch.size_in_used() < WORKSPACE as u64 || !scratch.offset_start.unwrap_or(0).is_multiple_of(256) {
             return Err(format!("the product {shape} needs {WORKSPACE} bytes of scratch memory, aligned to 256"));
         }
         self.failed()?;
-        let handles = [b, a, c.unwrap_or(d), d, scratch].map(Clone::clone);
-        let beta = if c.is_some() { 1.0 } else { 0.0 };
+        let handles = [b, a, d, scratch].map(Clone::clone);
+        let beta = if product.add == Add::Into { 1.0 } else { 0.0 };
         let call = Call { shape, handles, beta, stream: self.stream.raw(), id: self.stream.id() };
         let known = self.plans.lock().unwrap_or_else(PoisonError::into_inner).get(&shape).cloned();
         match known {
@@ -285,8 +284,8 @@ impl Drop for Plan {
 /// One product.
 struct Call {
     shape: Shape,
-    /// The left and right matrix, the term, the result, and the workspace.
-    handles: [Handle; 5],
+    /// The left and right matrix, the result, and the workspace.
+    handles: [Handle; 4],
     beta: f32,
     stream: usize,
     id: StreamId,
@@ -296,7 +295,7 @@ impl Call {
     /// Enqueues the product, on the device's thread.
     fn send(self, server: &mut Server, plan: &Plan) -> Result<(), String> {
         let Self { shape, handles, beta, stream, id } = self;
-        let mut pointers = [null_mut(); 5];
+        let mut pointers = [null_mut(); 4];
         for (pointer, handle) in pointers.iter_mut().zip(handles) {
             // cubecl makes its context current here. The memory outlives the call, because what frees it is enqueued after.
             let resource = server.get_resource(handle.binding(), id);
@@ -307,7 +306,7 @@ impl Call {
             return Err(format!("a matrix of the product {shape} is not aligned to 256 bytes"));
         }
         let Plan { session, operation, left, right, result, algorithm } = plan;
-        let [l, r, c, d, workspace] = pointers;
+        let [l, r, d, workspace] = pointers;
         let alpha = 1.0f32;
         let (alpha, beta) = ((&raw const alpha).cast::<c_void>(), (&raw const beta).cast::<c_void>());
         // SAFETY: the descriptions are those of the matrices, whose sizes were checked; the factors are f32 as described.
@@ -321,7 +320,7 @@ impl Call {
                 r,
                 *right,
                 beta,
-                c,
+                d,
                 *result,
                 d,
                 *result,

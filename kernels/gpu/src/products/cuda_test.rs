@@ -61,10 +61,9 @@ fn case(
         let kind = if output == Output::Float { Precision::F32 } else { precision };
         let [a, b, c] = [(m * k, 5), (n * k, 3), (m * n, 11)].map(|(length, factor)| numbers(count * length, factor));
         let [left, right] = [&a, &b].map(|data| upload(client, precision, data));
-        let [d, term] = [&c, &c].map(|data| upload(client, kind, data));
+        let d = upload(client, kind, &c);
         let tally = client.create_from_slice(&[0; 4]);
-        for (add, expected_terms) in [(Add::None, 0.0), (Add::Into, 1.0), (Add::From(term), 0.0)] {
-            let of_term = matches!(add, Add::From(_));
+        for (add, expected_terms) in [(Add::None, 0.0), (Add::Into, 1.0)] {
             let before = download(client, kind, &d);
             let product = Product { form, count, m, n, k, output, add };
             let scratch = client.empty(super::scratch(std::slice::from_ref(&product), true).max(4));
@@ -72,7 +71,7 @@ fn case(
             products.check().expect("no failure");
             let after = download(client, kind, &d);
             for at in (0..count * m * n).step_by(1 + count * m * n / 4096) {
-                let added = expected_terms * f64::from(before[at]) + if of_term { f64::from(c[at]) } else { 0.0 };
+                let added = expected_terms * f64::from(before[at]);
                 let (matrix, place) = (at / (m * n), (at / n % m, at % n));
                 let right = reference(form, size, place, &a[matrix * m * k..], &b[matrix * n * k..]) + added;
                 let slack = right.abs().max(1.0) * if kind == Precision::Bf16 { 0.004 } else { 1e-5 };
@@ -138,7 +137,7 @@ fn portable_products_compile() {
     ] {
         let [a, b, d, scratch] = [m * k * 2, n * k * 2, m * n * 4, m * n * 4].map(|bytes| client.empty(count * bytes));
         for output in [Output::Activation, Output::Float] {
-            for add in [Add::None, Add::Into, Add::From(scratch.clone())] {
+            for add in [Add::None, Add::Into] {
                 let product = Product { form, count, m, n, k, output, add };
                 portable.run(&client, &product, &a, &b, &d, &scratch, &tally).expect("a run");
             }

@@ -20,6 +20,8 @@ mod portable_test;
 
 pub use engine::Products;
 pub use product::{Add, Form, Output, Precision, Product};
+#[cfg(feature = "cuda")]
+pub use stream::Stream;
 
 /// Bytes of scratch memory for any of the products, one at a time, by cuBLASLt or by cubek.
 pub fn scratch(products: &[Product], cublas: bool) -> usize {

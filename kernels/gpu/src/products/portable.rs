@@ -108,17 +108,16 @@ impl Portable {
         scratch: &Handle,
         tally: &Handle,
     ) -> Result<(), String> {
-        let Some(term) = product.addend(d) else {
+        if product.add == Add::None {
             return self.multiply(client, shape, (a, b, d));
-        };
+        }
         let needed = Self::scratch_bytes(product);
         if scratch.size_in_used() < needed as u64 {
             return Err(format!("the product {shape} needs {needed} bytes of scratch memory"));
         }
         let output = shape.output;
         self.multiply(client, Shape { output: Precision::F32, ..shape }, (a, b, scratch))?;
-        let term = (!std::ptr::eq(term, d)).then_some(term);
-        addition::add(client, output, shape.count * shape.m * shape.n, (scratch, term, d), tally);
+        addition::add(client, output, shape.count * shape.m * shape.n, (scratch, d), tally);
         Ok(())
     }
 

@@ -40,14 +40,12 @@ pub enum Output {
 }
 
 /// The term beside the product.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Add {
     /// `D = product`.
     None,
     /// `D = product + D`.
     Into,
-    /// `D = product + C`. `C` has the shape and type of `D` and does not overlap it.
-    From(Handle),
 }
 
 /// `count` products `D[m,n]` of an inner dimension `k`. The matrices of each operand follow each other without gaps.
@@ -93,15 +91,6 @@ impl Product {
         Shape { form: self.form, count: self.count, m: self.m, n: self.n, k: self.k, input, output }
     }
 
-    /// The handle that is added, where the result goes into `d`.
-    pub(crate) fn addend<'a>(&'a self, d: &'a Handle) -> Option<&'a Handle> {
-        match &self.add {
-            Add::None => None,
-            Add::Into => Some(d),
-            Add::From(c) => Some(c),
-        }
-    }
-
     /// Refuses empty products, products whose elements a u32 does not count, handles that are too small, and parts that do
     /// not begin at a multiple of 256 bytes.
     pub(crate) fn check(&self, input: Precision, a: &Handle, b: &Handle, d: &Handle) -> Result<Shape, String> {
@@ -113,10 +102,7 @@ impl Product {
             return Err(format!("the product {shape} is empty or too large"));
         }
         let of_d = counts[2] * shape.output.bytes();
-        let mut parts = vec![("A", a, counts[0] * input.bytes()), ("B", b, counts[1] * input.bytes()), ("D", d, of_d)];
-        if let Add::From(c) = &self.add {
-            parts.push(("C", c, of_d));
-        }
+        let parts = [("A", a, counts[0] * input.bytes()), ("B", b, counts[1] * input.bytes()), ("D", d, of_d)];
         for (name, handle, bytes) in parts {
             let (has, begin) = (handle.size_in_used(), handle.offset_start.unwrap_or(0));
             if has < bytes as u64 {

@@ -5,8 +5,7 @@ use super::job::{Made, Round, TrainerEvent};
 use super::rounds::Course;
 use super::task::{Learned, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
-use starling_protocol::limits::CHUNK_ELEMENTS;
-use starling_protocol::{Digest, update};
+use crate::contribution::measure;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -91,16 +90,4 @@ impl Gradients {
             Err(e) => Err(e.into()),
         }
     }
-}
-
-/// Digest and L2 norm.
-fn measure(gradient: &[f32]) -> (Digest, f64) {
-    let mut hasher = update::contribution_hasher(gradient.len());
-    let mut squares = 0f64;
-    // Each chunk is measured and hashed while it is in the cache.
-    for values in gradient.chunks(CHUNK_ELEMENTS) {
-        squares += values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
-        hasher.put(values);
-    }
-    (hasher.finish(), squares.sqrt())
 }

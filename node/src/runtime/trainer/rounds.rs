@@ -4,10 +4,10 @@ use super::division::Division;
 use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
 use super::task::{Ready, StepAt, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
-use starling_protocol::limits::CHUNK_ELEMENTS;
+use crate::contribution::subtract_from;
+use starling_protocol::Digest;
 use starling_protocol::outer::schedule;
 use starling_protocol::run::InnerSpec;
-use starling_protocol::{Digest, update};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -201,20 +201,4 @@ impl Worker {
         format!("the loss or the gradient was infinite or not a number in every step of round {round}: lower inner.lr")
             .into()
     }
-}
-
-/// Computes `trained <- theta - trained`, its digest and its L2 norm; none unless all values are finite.
-pub fn subtract_from(theta: &[f32], trained: &mut [f32]) -> Option<(Digest, f64)> {
-    let mut hasher = update::contribution_hasher(trained.len());
-    let mut squares = 0f64;
-    // Each chunk is measured and hashed while it is in the cache.
-    for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(theta.chunks(CHUNK_ELEMENTS)) {
-        for (value, theta) in values.iter_mut().zip(theta) {
-            *value = theta - *value;
-            squares += f64::from(*value) * f64::from(*value);
-        }
-        hasher.put(values);
-    }
-    // Squares of f32 do not overflow a sum of f64, so it is finite exactly when every element is.
-    squares.is_finite().then(|| (hasher.finish(), squares.sqrt()))
 }

@@ -6,9 +6,10 @@
 
 use super::division::Division;
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
-use super::rounds::{Course, subtract_from};
+use super::rounds::Course;
 use super::task::{Ready, StepAt, Task, TaskError, Trouble};
 use super::worker::{Steps, Worker};
+use crate::contribution::subtract_from;
 use starling_protocol::Digest;
 use starling_protocol::record::Span;
 use starling_protocol::update::{Fragments, mix};
