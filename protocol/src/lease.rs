@@ -109,9 +109,8 @@ impl Pool {
     }
 }
 
-/// The middle one of the measured step times, the faster of two middle ones; None if no member measured (0 = not
-/// measured).
-pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
+/// The middle one of measured times, the shorter of two middle ones; None if no member measured (0 = not measured).
+pub fn median(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
     let mut times: Vec<u32> = measured.into_iter().filter(|time| *time > 0).collect();
     times.sort_unstable();
     times.get(if mutated!(Mutation::SlowerMedian) { times.len() / 2 } else { times.len().checked_sub(1)? / 2 }).copied()
@@ -212,9 +211,9 @@ mod tests {
 
     #[test]
     fn slower_members_are_leased_fewer_steps() {
-        assert_eq!(median_step_us([0, 400, 100, 0]), Some(100), "of two the faster");
-        assert_eq!(median_step_us([3, 1, 2]), Some(2));
-        assert_eq!(median_step_us([0, 0]), None);
+        assert_eq!(median([0, 400, 100, 0]), Some(100), "of two the faster");
+        assert_eq!(median([3, 1, 2]), Some(2));
+        assert_eq!(median([0, 0]), None);
         let units = |us| units_for(30, 30, Some(100), us);
         assert_eq!([0, 1, 100, 101, 103, 200, 400, u32::MAX].map(units), [30, 30, 30, 30, 29, 15, 8, 3]);
         let fast = |us| units_for(30, 120, Some(100), us);

@@ -20,6 +20,7 @@ pub mod ballot;
 pub mod candidate;
 pub mod certificate;
 pub mod codec;
+pub mod control;
 pub mod difference;
 pub mod digest;
 pub mod divergence;

@@ -164,6 +164,10 @@ mutations! {
     NoFastLeases,
     /// Lease: of an even number of step times the median is the larger.
     SlowerMedian,
+    /// Controller: the largest stated cost of a round counts, not the median. Unit test.
+    BoastsCount,
+    /// Controller: the number of inner steps changes for any gain. Unit test.
+    RestlessSteps,
     /// Admission: an identity that is revoked is let in.
     RevokedStays,
     /// Admission: a ticket counts, whoever signed it.

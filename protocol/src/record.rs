@@ -1,6 +1,7 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
 use crate::amendment::{Amendment, Settings};
+use crate::control::OVERHEADS;
 use crate::grid::{Cell, Grid};
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::mutation::{Mutation, mutated};
@@ -56,6 +57,8 @@ pub struct Record {
     pub state_root: Digest,
     /// Tokens of all contributions of this lineage so far.
     pub tokens: u64,
+    /// Inner steps (H) of all its rounds so far: learning rates follow them.
+    pub steps: u64,
     /// First position that was never leased.
     pub cursor: u64,
     /// Positions below the cursor that were returned unused, ascending and apart.
@@ -75,6 +78,14 @@ pub struct Record {
     pub next: NextRound,
     /// The amendment by which `next.settings` differ from those of the record before.
     pub amended: Option<Amendment>,
+}
+
+/// The work of a lineage before a round: learning rates follow it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub tokens: u64,
+    /// Inner steps of its rounds.
+    pub steps: u64,
 }
 
 /// One contribution as a record lists it.
@@ -104,6 +115,9 @@ pub struct Measured {
     pub upload_kbps: u32,
     /// Time that the last reduction took, in microseconds, saturating; 0 = not measured.
     pub reduce_us: u32,
+    /// Time of the last round from its last contribution to its COMMIT, in which nobody could train, in microseconds,
+    /// saturating; 0 = not measured.
+    pub overhead_us: u32,
     /// L2 norm of the pseudo-gradient, as the bits of an f32.
     pub norm_bits: u32,
 }
@@ -114,10 +128,8 @@ pub struct NextRound {
     /// Inner steps (H) of a member at full speed.
     pub inner_steps: u32,
     pub codec: Codec,
-    /// State of the sync controller: place on its ladder, rounds on it, equal verdicts in a row.
-    pub rung: u8,
-    pub dwell: u8,
-    pub verdicts: u8,
+    /// What the last rounds cost beyond their inner steps, the newest first: medians of the contributors' `overhead_us`.
+    pub overheads: [u32; OVERHEADS],
     /// The most tokens that a READY's difference may count for, and the median norm that its length is measured by
     /// (bits of an f32): [`crate::difference::Limits`] of the newest COMMIT; zero after a fork.
     pub merge_tokens: u64,
@@ -215,6 +227,11 @@ impl Record {
     /// The set of the contributions that this record averages, as attempts name it.
     pub fn set(&self) -> Digest {
         set_digest(self.contributors.iter().map(|c| (c.member, c.ready)))
+    }
+
+    /// The work of the lineage up to here.
+    pub fn done(&self) -> Done {
+        Done { tokens: self.tokens, steps: self.steps }
     }
 
     /// The record that made the state, given this one's digest. Contributions to the next round start from that state.

@@ -177,6 +177,8 @@ fn a_genesis_record_is_bare() {
             ("base", &|r| r.base = digest(1)),
             ("update", &|r| r.update = digest(1)),
             ("tokens", &|r| r.tokens = 1),
+            ("steps", &|r| r.steps = 1),
+            ("costs of rounds", &|r| r.next.overheads[0] = 1),
             ("contributors", &|r| r.contributors = record().contributors),
             ("merged", &|r| r.merged = record().merged),
             ("limits of merges", &|r| r.next.merge_tokens = 1),
@@ -222,6 +224,8 @@ fn a_commit_follows_its_parent() {
     child.round += 1;
     child.parent = parent.digest();
     child.tokens = parent.tokens + 2 * 30_720;
+    child.steps = parent.steps + 30;
+    child.next.overheads = [420_000, 400_000, 0];
     for (contributor, member) in child.contributors.iter_mut().zip(&parent.next.members) {
         contributor.start = member.lease.start;
     }
@@ -246,6 +250,9 @@ fn a_commit_follows_its_parent() {
             ("beyond the lease", &|r| r.contributors[0].samples += 1),
             ("too many steps", &|r| r.contributors[0].steps = 31),
             ("tokens from nowhere", &|r| r.tokens += 1),
+            ("steps from nowhere", &|r| r.steps += 1),
+            ("another cost of the round", &|r| r.next.overheads[0] += 1),
+            ("another cost of the round before", &|r| r.next.overheads[1] += 1),
             ("more weight for merges", &|r| r.next.merge_tokens += 1),
             ("longer merges", &|r| r.next.merge_norm_bits += 1),
             ("a merged lineage less", &|r| r.merged.clear()),
@@ -269,10 +276,11 @@ fn a_skip_follows_its_parent() {
             ("another parent", &|r| r.parent = digest(9)),
             ("a round more", &|r| r.round += 1),
             ("tokens", &|r| r.tokens += 1),
+            ("steps", &|r| r.steps += 1),
             ("another state", &|r| r.state_root = digest(9)),
             ("another base", &|r| r.base = digest(9)),
             ("a member less", &|r| r.next.members.truncate(1)),
-            ("other settings", &|r| r.next.rung += 1),
+            ("other settings", &|r| r.next.overheads[0] += 1),
             ("a free span less", &|r| r.free.clear()),
             ("a merged lineage more", &|r| r.merged.push(digest(0x52))),
         ],
@@ -296,6 +304,9 @@ fn a_fork_follows_its_parent() {
             ("the same lineage", &|r| r.lineage = record().lineage),
             ("a round more", &|r| r.round += 1),
             ("tokens", &|r| r.tokens -= 1),
+            ("steps", &|r| r.steps -= 1),
+            ("other inner steps", &|r| r.next.inner_steps += 1),
+            ("other costs of rounds", &|r| r.next.overheads[0] += 1),
             ("another state", &|r| r.state_root = digest(9)),
             ("another base", &|r| r.base = digest(9)),
             ("the cursor goes back", &|r| r.cursor -= 1),
@@ -376,7 +387,7 @@ proptest! {
             tokens,
             steps: 1 + numbers[1] % INNER_STEPS_MAX,
             loss_q16: numbers[2],
-            measured: Measured { step_us: numbers[0], upload_kbps: numbers[1], reduce_us: numbers[2], norm_bits: 0 },
+            measured: Measured { step_us: numbers[0], upload_kbps: numbers[1], reduce_us: numbers[2], overhead_us: 0, norm_bits: 0 },
         };
         let mut pool = crate::lease::Pool::new(1 << 40, &record().free);
         let member = |(at, id): (usize, &NodeId)| Member {

@@ -147,6 +147,9 @@ pub struct SyncSpec {
     pub mixing: f64,
     /// If this is set, members mix in pairs between two records.
     pub gossip: Option<GossipSpec>,
+    /// The most inner steps of a round that the controller may choose ([`crate::control`]); 0 = each round has those of
+    /// `inner.steps`. Otherwise the first round has these.
+    pub gap_max: u32,
 }
 
 /// The policy of members without a quorum (`docs/protocol/7-merging.md` §7.1).
@@ -232,6 +235,11 @@ impl RunSpec {
             .collect()
     }
 
+    /// The fewest inner steps that a round may have.
+    pub fn steps_least(&self) -> u32 {
+        if self.sync.gap_max == 0 { self.inner.steps } else { 1 }
+    }
+
     /// Every key in dotted form with its value as text; distinct values have distinct texts.
     fn entries(&self) -> Vec<(&'static str, String)> {
         let Self { name, seed, creator, model, data, inner, outer, sync, .. } = self;
@@ -279,6 +287,7 @@ impl RunSpec {
             ("sync.overlap", sync.overlap.to_string()),
             ("sync.mixing", float(sync.mixing)),
             ("sync.gossip", sync.gossip.map_or_else(|| "none".to_owned(), exchanges)),
+            ("sync.gap_max", sync.gap_max.to_string()),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
@@ -327,7 +336,7 @@ impl ModelSpec {
 impl SyncSpec {
     /// Transport of all parameters at once, with trainers that begin each round from the canonical ones.
     pub fn whole(mode: SyncMode, codec: Codec, engine: EngineKind) -> Self {
-        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None }
+        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None, gap_max: 0 }
     }
 
     /// Whether trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv 2501.18512).

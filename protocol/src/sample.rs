@@ -110,9 +110,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, mut members:
     let next = NextRound {
         inner_steps: spec.inner.steps,
         codec: spec.sync.codec,
-        rung: 0,
-        dwell: 0,
-        verdicts: 0,
+        overheads: Default::default(),
         merge_tokens: 0,
         merge_norm_bits: 0,
         members,
@@ -131,6 +129,7 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, mut members:
         update: Digest::default(),
         state_root,
         tokens: 0,
+        steps: 0,
         cursor,
         free: Vec::new(),
         merged: Vec::new(),
@@ -166,6 +165,7 @@ pub fn commit(parent: &Record, tokens: u64, members: Vec<Member>) -> Record {
         contributors,
         update: Digest([5; 32]),
         tokens: parent.tokens + tokens,
+        steps: parent.steps + u64::from(parent.next.inner_steps),
         cursor: end.max(parent.cursor),
         next: NextRound { merge_tokens, merge_norm_bits, members, ..parent.next.clone() },
         ..parent.clone()

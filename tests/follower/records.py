@@ -34,6 +34,7 @@ class Measured:
     step_us: U32
     upload_kbps: U32
     reduce_us: U32
+    overhead_us: U32
     norm: U32
 
 
@@ -73,9 +74,9 @@ class Grant:
 class Next:
     inner_steps: U32
     codec: Codec
-    rung: U8
-    dwell: U8
-    verdicts: U8
+    overhead_1: U32
+    overhead_2: U32
+    overhead_3: U32
     merge_tokens: U64
     merge_norm: U32
     members: Annotated[tuple[Member, ...], ListOf(Member, 1024)]
@@ -98,6 +99,7 @@ class Record:
     update: B32
     state_root: B32
     tokens: U64
+    steps: U64
     cursor: U64
     free: Annotated[tuple[Span, ...], ListOf(Span, 64)]
     merged: Annotated[tuple[bytes, ...], ListOf(B32, MERGED_MAX)]

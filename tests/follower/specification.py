@@ -94,6 +94,7 @@ class Sync:
     overlap: U32
     mixing: F64
     pairs: Annotated[Pairs | None, Opt(Pairs)]
+    gap_max: U32
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 use super::trainer::{Job, TrainerHandle};
 use crate::exit::{Code, Failure};
 use starling_protocol::Digest;
-use starling_protocol::record::Span;
+use starling_protocol::record::{Done, Span};
 use tokio::sync::mpsc;
 
 /// A round that the engine wants trained.
@@ -14,7 +14,7 @@ pub struct WantedRound {
     pub base: Digest,
     pub lease: Span,
     pub inner_steps: u32,
-    pub tokens: u64,
+    pub done: Done,
     /// The other members are done, so the round is to end after its first step.
     pub cut: bool,
 }

@@ -102,6 +102,7 @@ fn no_record(spec: &RunSpec) -> Record {
         update: Digest::default(),
         state_root: Digest::default(),
         tokens: 0,
+        steps: 0,
         cursor: 0,
         free: Vec::new(),
         merged: Vec::new(),
@@ -110,9 +111,7 @@ fn no_record(spec: &RunSpec) -> Record {
         next: NextRound {
             inner_steps: spec.inner.steps,
             codec: spec.sync.codec,
-            rung: 0,
-            dwell: 0,
-            verdicts: 0,
+            overheads: Default::default(),
             merge_tokens: 0,
             merge_norm_bits: 0,
             members: Vec::new(),

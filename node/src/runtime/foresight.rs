@@ -16,9 +16,9 @@ impl Variant for Foresight {
     fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>> {
         match matter {
             Matter::Train => self.wanted = None,
-            Matter::Output(Output::Ahead { round, base, lease, inner_steps, steps, tokens }) => {
+            Matter::Output(Output::Ahead { round, base, lease, inner_steps, steps, done }) => {
                 let (generation, news) = (0, FragmentEvent::default());
-                let ahead = Ahead { round, base, lease, inner_steps, steps, tokens, generation, news };
+                let ahead = Ahead { round, base, lease, inner_steps, steps, done, generation, news };
                 self.wanted = Some(Job::Ahead(ahead));
                 return None;
             }

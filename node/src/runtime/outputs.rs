@@ -23,11 +23,11 @@ impl Driver {
         match output {
             Output::Send { to, bytes, after: None } => self.say(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.undurable.hold(token, to, bytes),
-            Output::Train { round, base, lease, inner_steps, tokens } => {
+            Output::Train { round, base, lease, inner_steps, done } => {
                 #[cfg(feature = "byzantine")]
                 crate::byzantine::at_round(round);
                 self.hand(Matter::Train);
-                self.device.want(WantedRound { round, base, lease, inner_steps, tokens, cut: false });
+                self.device.want(WantedRound { round, base, lease, inner_steps, done, cut: false });
                 self.start_wanted_round().await?;
             }
             Output::CutShort { round } => self.device.cut_short(round),

@@ -73,9 +73,9 @@ impl Variant for Streaming {
                 self.notes.start_over();
                 return None;
             }
-            Matter::Output(Output::Ahead { round, base, lease, inner_steps, steps, tokens }) => {
+            Matter::Output(Output::Ahead { round, base, lease, inner_steps, steps, done }) => {
                 let (generation, news) = (0, FragmentEvent::default());
-                let ahead = Ahead { round, base, lease, inner_steps, steps, tokens, generation, news };
+                let ahead = Ahead { round, base, lease, inner_steps, steps, done, generation, news };
                 self.want(Job::Ahead(ahead), desk);
                 return None;
             }

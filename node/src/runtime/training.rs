@@ -37,7 +37,7 @@ impl Driver {
             expected: head.record.gossip_of(&self.me).collect(),
             lease: wanted.lease,
             inner_steps: wanted.inner_steps,
-            tokens: wanted.tokens,
+            done: wanted.done,
             inner: self.engine.in_force().inner.clone(),
             budget: self.engine.in_force().budget.clone(),
             validate: due.then_some(sequences).filter(|n| *n > 0),

@@ -112,7 +112,7 @@ impl Round {
             return self.fail_attempt("its members are no quorum of the voters", None, ctx, out);
         }
         if mutated!(Mutation::OwnSettings) {
-            record.next.dwell = ctx.me.0[0];
+            record.next.overheads[0] = ctx.me.0[0].into();
         }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();
         let holding = Holding::new(super::Candidate { key: *key, record, readys });

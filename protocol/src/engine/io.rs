@@ -12,7 +12,7 @@ use crate::evidence::Contradiction;
 use crate::grid::Grid;
 use crate::message::{Awaits, Certificate, Evidence, Phase};
 use crate::outer::Rule;
-use crate::record::{Measured, Record, Span};
+use crate::record::{Done, Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::update::{self, Stated};
 use crate::{Digest, NodeId};
@@ -195,15 +195,15 @@ pub enum Output {
         lease: Span,
         /// Inner steps for the whole lease.
         inner_steps: u32,
-        /// Tokens committed so far, for the schedule.
-        tokens: u64,
+        /// The work of the lineage so far, for the schedule.
+        done: Done,
     },
     /// Meanwhile up to `steps` inner steps of the next round may be done over this lease. The lease is the one that the
     /// record gives if the attempt that was just begun is committed on top of the state of `base`. If a `Train` for
     /// that round, after a COMMIT on top of `base`, has this very lease, these steps are its first ones. Otherwise, and
     /// when another `Ahead` comes with another lease, they are dropped and not counted at all. The contribution made
     /// before contains none of them. With `steps` 0, in a run with an external task, the lease is only told.
-    Ahead { round: u64, base: Digest, lease: Span, inner_steps: u32, tokens: u64, steps: u32 },
+    Ahead { round: u64, base: Digest, lease: Span, inner_steps: u32, done: Done, steps: u32 },
     /// Take the fragment of this round from the trainer's own parameters at its last contribution, with what was
     /// committed since; answer with `Retaken`.
     Retake { round: u64, base: Digest },

@@ -243,8 +243,8 @@ impl Round {
         let ChainHead { record, base, .. } = &*self.head;
         let Some(member) = record.member(&ctx.me) else { return };
         let inner_steps = ctx.steps_of(&member.lease, record.next.inner_steps);
-        let (round, lease, tokens) = (self.task.number, member.lease, record.tokens);
-        out.push(Output::Train { round, base: *base, lease, inner_steps, tokens });
+        let (round, lease, done) = (self.task.number, member.lease, record.done());
+        out.push(Output::Train { round, base: *base, lease, inner_steps, done });
         (self.part.training, self.part.steps) = (Training::Running, 0);
     }
 

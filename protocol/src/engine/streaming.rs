@@ -10,7 +10,7 @@ use super::io::Output;
 use super::outbox::Out;
 use super::round::{Round, Training};
 use super::succession::{self, SignedReady, amending};
-use crate::record::Span;
+use crate::record::{Done, Span};
 
 impl Round {
     /// Lets the trainer begin the next round's steps, for the case that the attempt with these contributions is
@@ -25,15 +25,16 @@ impl Round {
             return;
         }
         let head = &self.head;
-        let lease = succession::lease_after(&head.record, head.digest, &ctx.spec, contributions, &ctx.me);
+        let next = succession::lease_after(&head.record, head.digest, &ctx.spec, contributions, &ctx.me);
         let sum = contributions.iter().try_fold(head.record.tokens, |sum, c| sum.checked_add(c.ready.tokens));
-        let (Some(lease), Some(tokens)) = (lease, sum) else { return };
+        let (Some((lease, most)), Some(tokens)) = (next, sum) else { return };
         if ctx.is_spent(self.task.number, tokens) {
             return;
         }
-        let inner_steps = ctx.steps_of(&lease, ctx.spec.inner.steps);
+        let inner_steps = ctx.steps_of(&lease, most);
         let (round, base) = (self.task.number.saturating_add(1), self.head.base);
-        out.push(Output::Ahead { round, base, lease, inner_steps, tokens, steps: steps.min(inner_steps) });
+        let done = Done { tokens, steps: head.record.steps.saturating_add(head.record.next.inner_steps.into()) };
+        out.push(Output::Ahead { round, base, lease, inner_steps, done, steps: steps.min(inner_steps) });
     }
 
     /// Has a contribution that a COMMIT left out made anew, for the fragment whose turn it is now: from the trainer's

@@ -2,11 +2,12 @@
 //! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
 use crate::amendment::Settings;
+use crate::control::{self, OVERHEADS};
 use crate::difference::Limits;
 use crate::grid::{self, Cell, Sitter};
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
-use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
+use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
 use probation::Probation;
@@ -43,7 +44,8 @@ pub fn uplinks(parent: &Record) -> Vec<(NodeId, u32)> {
 pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, state_root: Digest) -> Option<Record> {
     let (id, incarnation) = founder;
     let mut pool = Pool::new(0, &[]);
-    let lease = pool.take(spec.inner.steps, unit(spec))?;
+    let steps = spec.inner.steps;
+    let lease = pool.take(steps, unit(spec))?;
     let (cursor, free) = pool.into_parts();
     let role = Role::Voter;
     let (since, served, cell) = (0, 0, Cell::default());
@@ -61,12 +63,13 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
         update: Digest::default(),
         state_root,
         tokens: 0,
+        steps: 0,
         cursor,
         free,
         merged: Vec::new(),
         grants: Vec::new(),
         revoked: Vec::new(),
-        next: next_round(spec, vec![member]),
+        next: next_round(spec, (steps, Default::default()), vec![member]),
         amended: None,
     })
 }
@@ -84,7 +87,8 @@ pub fn commit(
     state_root: Digest,
 ) -> Option<Record> {
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
-    let Following { members, cursor, free, grants, revoked } = following(parent, parent_digest, spec, contributions)?;
+    let following = following(parent, parent_digest, spec, contributions)?;
+    let Following { members, cursor, free, grants, revoked, control } = following;
     let ring = tour::ring(parent, &parent_digest, spec, contributions, &members);
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
@@ -102,27 +106,28 @@ pub fn commit(
         update,
         state_root,
         tokens,
+        steps: parent.steps.checked_add(parent.next.inner_steps.into())?,
         cursor,
         free,
         merged: merging::merged(parent, contributions),
         grants,
         revoked,
-        next: NextRound { merge_tokens, merge_norm_bits, ring, settings, ..next_round(spec, members) },
+        next: NextRound { merge_tokens, merge_norm_bits, ring, settings, ..next_round(spec, control, members) },
         amended,
     })
 }
 
-/// The lease that `member` has after the COMMIT of these contributions, if they can be committed and it stays. The
-/// update does not matter, so the lease is known before there is one.
+/// The lease that `member` has after the COMMIT of these contributions, if they can be committed and it stays, and the
+/// inner steps of its round. The update does not matter, so both are known before there is one.
 pub fn lease_after(
     parent: &Record,
     parent_digest: Digest,
     spec: &RunSpec,
     contributions: &[SignedReady],
     member: &NodeId,
-) -> Option<Span> {
-    let members = following(parent, parent_digest, spec, contributions)?.members;
-    members.into_iter().find(|seat| seat.id == *member).map(|seat| seat.lease)
+) -> Option<(Span, u32)> {
+    let Following { members, control: (inner_steps, _), .. } = following(parent, parent_digest, spec, contributions)?;
+    members.into_iter().find(|seat| seat.id == *member).map(|seat| (seat.lease, inner_steps))
 }
 
 /// The members of the round after a COMMIT with their leases, and the positions that are left to lease.
@@ -132,6 +137,8 @@ struct Following {
     free: Vec<Span>,
     grants: Vec<GrantUse>,
     revoked: Vec<Digest>,
+    /// The round's inner steps, and what the rounds before it cost.
+    control: (u32, [u32; OVERHEADS]),
 }
 
 /// The part of a COMMIT that follows from the contributions alone; None when they cannot stand after `parent`.
@@ -151,8 +158,10 @@ fn following(
     let turnover = Turnover::new(parent, parent_digest, contributions, probation);
     let (mut seats, grants) = turnover.seats();
     take_cells(parent, &parent_digest, seats.iter_mut().map(|seat| (&mut seat.member, seat.settled)));
-    let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
-    Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked() })
+    let measured: Vec<Measured> = contributions.iter().map(|c| c.ready.measured).collect();
+    let control = control::next(spec, &parent.next, &measured);
+    let (members, cursor, free) = leases(parent, (spec, control.0), contributions, seats)?;
+    Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked(), control })
 }
 
 /// Gives members, by ascending id, their cells in the grid (`docs/protocol/2-records.md` §2.10.2); each with whether it
@@ -216,7 +225,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {
         // A member's last lease tells how fast it is; the measurements behind it may be many records ago.
-        let most = units_max(spec, probation.new_for(&member) == 0);
+        let most = units_max((spec, parent.next.inner_steps), probation.new_for(&member) == 0);
         let units = member.lease.count.div_ceil(unit.max(1)).min(most.into());
         let lease = pool.take(u32::try_from(units).ok()?, unit)?;
         seats.push(Member { absent: 0, expected: true, lease, ..member });
@@ -265,18 +274,19 @@ fn unit(spec: &RunSpec) -> u64 {
 
 /// The most units that a member is leased. A user's trainer has steps of one size, and a newcomer of an open run is not
 /// known.
-fn units_max(spec: &RunSpec, is_known: bool) -> u32 {
-    lease::units_max(spec.inner.steps, unit(spec), is_known && spec.task.is_none())
+fn units_max((spec, inner_steps): (&RunSpec, u32), is_known: bool) -> u32 {
+    lease::units_max(inner_steps, unit(spec), is_known && spec.task.is_none())
 }
 
-fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
-    let (inner_steps, codec) = (spec.inner.steps, spec.sync.codec);
+fn next_round(
+    spec: &RunSpec,
+    (inner_steps, overheads): (u32, [u32; OVERHEADS]),
+    members: Vec<Member>,
+) -> NextRound {
     NextRound {
         inner_steps,
-        codec,
-        rung: 0,
-        dwell: 0,
-        verdicts: 0,
+        codec: spec.sync.codec,
+        overheads,
         merge_tokens: 0,
         merge_norm_bits: 0,
         members,
@@ -321,7 +331,7 @@ fn contributor(contribution: &SignedReady) -> Contributor {
 /// member go back first, so that they can be leased again at once.
 fn leases(
     parent: &Record,
-    spec: &RunSpec,
+    (spec, inner_steps): (&RunSpec, u32),
     contributions: &[SignedReady],
     seats: Vec<Seat>,
 ) -> Option<(Vec<Member>, u64, Vec<Span>)> {
@@ -339,7 +349,7 @@ fn leases(
             pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });
         }
     }
-    let median = lease::median_step_us(contributions.iter().map(|c| c.ready.measured.step_us));
+    let median = lease::median(contributions.iter().map(|c| c.ready.measured.step_us));
     let probation = Probation::of(spec, parent.round.saturating_add(1));
     let mut members = Vec::with_capacity(seats.len());
     for Seat { mut member, fresh, .. } in seats {
@@ -348,8 +358,8 @@ fn leases(
             let step_us = ready(&member.id)
                 .filter(|_| same || mutated!(Mutation::PaceOfAnother))
                 .map_or(0, |ready| ready.measured.step_us);
-            let most = units_max(spec, probation.new_for(&member) == 0);
-            member.lease = pool.take(lease::units_for(spec.inner.steps, most, median, step_us), unit(spec))?;
+            let most = units_max((spec, inner_steps), probation.new_for(&member) == 0);
+            member.lease = pool.take(lease::units_for(inner_steps, most, median, step_us), unit(spec))?;
         }
         members.push(member);
     }

@@ -35,7 +35,7 @@ impl AdamW {
     pub fn of(spec: &RunSpec, parent: &Record) -> Self {
         let number = parent.round.saturating_add(1);
         let spec = parent.next.settings.in_force(spec);
-        let lr = schedule::rate(&spec.inner, &spec.budget, number, 0, parent.tokens);
+        let lr = schedule::rate(&spec.inner, &spec.budget, number, 0, &parent.done());
         Self::new(&spec.inner, &spec.model, number, lr)
     }
 

@@ -1,21 +1,20 @@
 //! The learning rate of AdamW over a run: a linear warm-up, and half a cosine down to a share of the peak.
 
+use crate::record::Done;
 use crate::run::{Budget, InnerSpec};
 use std::f64::consts::PI;
 
 /// Terms of the sine's series: the rest is below 1e-18 up to a right angle.
 const TERMS: u32 = 10;
 
-/// The rate of step `step` (from 0) of round `round` (from 1). The round begins with so many committed tokens.
+/// The rate of step `step` (from 0) of round `round` (from 1), which begins after the work `before`.
 ///
-/// The warm-up counts steps. The cosine follows the spent share of the budget, by rounds or by tokens, whichever is
-/// more. A member's own steps need the rate to be near only; with `every-step` every member's state has its bits in it.
-pub fn rate(inner: &InnerSpec, budget: &Budget, round: u64, step: u32, tokens: u64) -> f64 {
-    let steps = f64::from(inner.steps.max(1));
-    let done = round.saturating_sub(1) as f64 * steps + f64::from(step);
-    let warmup = ((done + 1.0) / f64::from(inner.warmup_steps.max(1))).min(1.0);
+/// The warm-up counts inner steps, of which rounds may have different numbers. The cosine follows the spent share of the
+/// budget, by rounds or by tokens, whichever is more. A member's own steps need the rate to be near only; with `every-step` every member's state has its bits in it.
+pub fn rate(inner: &InnerSpec, budget: &Budget, round: u64, step: u32, before: &Done) -> f64 {
+    let warmup = ((before.steps as f64 + f64::from(step) + 1.0) / f64::from(inner.warmup_steps.max(1))).min(1.0);
     let by = |done: f64, all: u64| if all == 0 { 0.0 } else { (done / all as f64).min(1.0) };
-    let share = by(done / steps, budget.rounds).max(by(tokens as f64, budget.tokens));
+    let share = by(round.saturating_sub(1) as f64, budget.rounds).max(by(before.tokens as f64, budget.tokens));
     let cosine = 0.5 * (1.0 + cosine(share));
     inner.lr * warmup * (inner.lr_final + (1.0 - inner.lr_final) * cosine)
 }
@@ -54,14 +53,15 @@ mod tests {
     fn it_rises_and_falls_with_the_budget() {
         let inner = InnerSpec { steps: 1, lr: 1.0, lr_final: 0.1, warmup_steps: 10, ..spec().inner };
         let rounds = Budget { rounds: 100, tokens: 0 };
-        let at = |round| rate(&inner, &rounds, round, 0, 0);
+        let at = |round: u64| rate(&inner, &rounds, round, 0, &Done { tokens: 0, steps: round.saturating_sub(1) });
         assert!((at(1) - 0.1).abs() < 1e-12 && (at(5) - 0.5).abs() < 0.01);
         assert!((51..=101).all(|round| at(round) < at(round - 1)));
         assert!((at(101) - 0.1).abs() < 1e-12 && at(u64::MAX) == at(101));
         let tokens = Budget { rounds: 0, tokens: 1000 };
-        assert!((rate(&inner, &tokens, 50, 0, 500) - 0.55).abs() < 1e-12);
-        assert_eq!(rate(&inner, &Budget { rounds: 0, tokens: 0 }, 1 << 40, 0, 1 << 40), 1.0, "without an end it stays");
-        let four = InnerSpec { steps: 4, ..inner };
-        assert!((rate(&four, &rounds, 2, 1, 0) - 0.6).abs() < 0.01, "the sixth step");
+        assert!((rate(&inner, &tokens, 50, 0, &Done { tokens: 500, steps: 50 }) - 0.55).abs() < 1e-12);
+        let long = Done { tokens: 1 << 40, steps: 1 << 40 };
+        assert_eq!(rate(&inner, &Budget { rounds: 0, tokens: 0 }, 1 << 40, 0, &long), 1.0, "without an end it stays");
+        let after_four = Done { tokens: 0, steps: 4 };
+        assert!((rate(&inner, &rounds, 2, 1, &after_four) - 0.6).abs() < 0.01, "the sixth step");
     }
 }

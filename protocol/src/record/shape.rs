@@ -1,9 +1,10 @@
 //! The rules for the shape of a record, by itself and after its parent.
 
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
-use super::{Member, NextRound, Record, RecordKind, Role, Span};
+use super::{Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::amendment::Settings;
+use crate::control::{self, OVERHEADS};
 use crate::difference::Limits;
 use crate::grid::{Cell, Shape};
 use crate::limits::TOUR_MAX;
@@ -78,11 +79,14 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     if record.kind != RecordKind::Commit {
         rule(record.round == parent.round, "round", "be that of the record before")?;
         rule(record.tokens == parent.tokens, "tokens", "be those of the record before")?;
+        rule(record.steps == parent.steps, "steps", "be those of the record before")?;
         rule(record.state_root == parent.state_root, "state_root", "be that of the record before")?;
         rule(record.base == parent.base_or(digest), "base", "name the record that made the state")?;
         let same = forks || mutated!(Mutation::AnySkip) || (record.next == parent.next && record.free == parent.free);
         rule(same, "next", "be that of the record before in a skip")?;
         rule(!forks || record.merge_limits() == Limits::default(), "next", "allow no merge after a fork")?;
+        let pace = |record: &Record| (record.next.inner_steps, record.next.overheads);
+        rule(pace(record) == pace(parent), "next", "have the inner steps and costs of the record before in a fork")?;
         tenures(record, parent)?;
         let merged = if forks { merged_with(&parent.merged, parent.lineage) } else { parent.merged.clone() };
         return rule(record.merged == merged, "merged", "be that of the record before, and in a fork its lineage");
@@ -98,6 +102,11 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     }
     let limits = Limits::of(&record.contributors);
     rule(record.merge_limits() == limits, "next", "limit merges by its contributors")?;
+    let steps = parent.steps.checked_add(parent.next.inner_steps.into());
+    rule(steps == Some(record.steps), "steps", "grow by those of the round")?;
+    let measured: Vec<Measured> = record.contributors.iter().map(|c| c.measured).collect();
+    let overheads = control::overheads(&parent.next.overheads, &measured);
+    rule(record.next.overheads == overheads, "next", "keep the costs that its contributors measured")?;
     let kept = parent.merged.iter().all(|lineage| record.merged.binary_search(lineage).is_ok());
     rule(kept, "merged", "hold what the record before holds")?;
     tenures(record, parent)?;
@@ -143,7 +152,8 @@ fn genesis(record: &Record) -> Result<(), ShapeError> {
     rule(record.parent == zero, "parent", MUST)?;
     rule(record.base == zero, "base", MUST)?;
     rule(record.update == zero, "update", MUST)?;
-    rule(record.tokens == 0, "tokens", MUST)?;
+    rule((record.tokens, record.steps) == (0, 0), "tokens", MUST)?;
+    rule(record.next.overheads == [0; OVERHEADS], "next", MUST)?;
     rule(record.merged.is_empty(), "merged", MUST)?;
     rule(record.merge_limits() == Limits::default(), "next", MUST)?;
     rule(record.next.settings == Settings::default(), "settings", MUST)?;

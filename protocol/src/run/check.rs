@@ -3,6 +3,7 @@
 use super::{AdmissionMode, Codec, DataSpec, EngineKind, ModelSpec, Optimizer, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::Digest;
 use crate::codec::topk::TOPK_BLOCK;
+use crate::control::MOMENTUM_MAX;
 use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use crate::limits::{
     ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, JOIN_PATIENCE_MAX, JOIN_SHARE_MAX, LEASE_SAMPLES_MAX,
@@ -166,6 +167,7 @@ impl RunSpec {
     fn check_sync(&self, check: &mut Check) {
         let SyncSpec { mode, codec, engine, .. } = self.sync.clone();
         self.check_streaming(check);
+        self.check_adaptation(check);
         if let Some(pairs) = &self.sync.gossip {
             self.check_pairs(pairs, check);
         }
@@ -231,6 +233,30 @@ impl RunSpec {
         check.holds(!lost, "sync.mixing", mixing, must.to_owned());
     }
 
+    /// The controller's choice of the inner steps ([`crate::control`]).
+    fn check_adaptation(&self, check: &mut Check) {
+        let SyncSpec { mode, codec, gossip, gap_max, .. } = &self.sync;
+        let (steps, most) = (self.inner.steps, *gap_max);
+        if most == 0 {
+            return;
+        }
+        let must = format!("0, or between inner.steps ({steps}) and {INNER_STEPS_MAX}");
+        check.holds((steps..=INNER_STEPS_MAX).contains(&most), "sync.gap_max", most, must);
+        let samples = self.inner.samples(most);
+        let must = format!("at most {SAMPLES_MAX} sequences a round (steps x batch x accumulate)");
+        check.holds(samples <= SAMPLES_MAX, "sync.gap_max", format!("{samples} sequences"), must);
+        let mut fixed = |fits: bool, why: &str| {
+            check.holds(fits, "sync.gap_max", most, format!("0 {why}: the flock cannot choose its inner steps there"));
+        };
+        fixed(*mode == SyncMode::Rounds, "with sync.mode = \"every-step\"");
+        fixed(!matches!(codec, Codec::TopK { .. }), "with sync.codec = \"top-k\", whose horizon counts rounds");
+        fixed(gossip.is_none(), "with sync.gossip, whose exchanges fall between a fixed number of steps");
+        fixed(self.task.is_none(), "with task.kind = \"external\", of which no law is known");
+        let momentum = self.outer.momentum;
+        let must = format!("at most {MOMENTUM_MAX} with sync.gap_max: more of it counts rounds, not steps");
+        check.holds(momentum <= MOMENTUM_MAX, "outer.momentum", momentum, must);
+    }
+
     fn check_pairs(&self, pairs: &GossipSpec, check: &mut Check) {
         let steps = self.inner.steps;
         let must = format!("at least 1 and below inner.steps ({steps}): exchanges fall between the steps of a round");
@@ -252,7 +278,7 @@ impl RunSpec {
     /// The most rounds that the budget allows; `None` if it sets no bound. A bound on tokens takes longest if one
     /// member alone reaches it.
     fn rounds_at_most(&self) -> Option<u64> {
-        let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.sample_weight().into()).max(1);
+        let of_round = self.inner.samples(self.steps_least()).saturating_mul(self.sample_weight().into()).max(1);
         let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
         let by_rounds = (self.budget.rounds > 0).then_some(self.budget.rounds);
         by_tokens.into_iter().chain(by_rounds).min()

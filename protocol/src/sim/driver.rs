@@ -177,7 +177,7 @@ impl World {
         let tokens = span.count * u64::from(self.spec.sample_weight());
         let norm_bits = trainer::norm(&vector).to_bits();
         let upload_kbps = self.uplink(node, round);
-        let measured = Measured { step_us: pace as u32, upload_kbps, reduce_us: 0, norm_bits };
+        let measured = Measured { step_us: pace as u32, upload_kbps, reduce_us: 0, overhead_us: 0, norm_bits };
         let offer = Offer { payload, vector, span, tokens, base: training.base, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
         self.process(node, |process| {

@@ -282,7 +282,7 @@ impl World {
             steps: 1,
             loss_q16: self.random.draw() as u32,
             payload: Digest([9; 32]),
-            measured: Measured { step_us: 1, upload_kbps: 0, reduce_us: 0, norm_bits: 0 },
+            measured: Measured { step_us: 1, upload_kbps: 0, reduce_us: 0, overhead_us: 0, norm_bits: 0 },
             statements: Vec::new(),
             leave: false,
             merges: None,

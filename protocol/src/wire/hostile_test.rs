@@ -129,7 +129,7 @@ fn bodies_are_exact() {
 
 /// The offset of each count or length in each kind of message, and the limit on it.
 fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
-    let ready_statements = FIELDS + 32 + 8 + 32 + 32 + 4 * 8 + 4 + 4 + 32 + 16;
+    let ready_statements = FIELDS + 32 + 8 + 32 + 32 + 4 * 8 + 4 + 4 + 32 + 20;
     let statement = 1 + 32 + 8 + 32;
     let ready_rtts = ready_statements + 8 + 2 * statement + 1 + 33 + 8;
     let certificate = FIELDS + 32 + 8 + 32;
@@ -154,18 +154,18 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
 fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let record = encode_record(&sample::record());
     let contributors = 32 + 32 + 8 + 32 + 1 + 32 + 8;
-    let free = contributors + 8 + 2 * 112 + 32 + 32 + 8 + 8;
+    let free = contributors + 8 + 2 * 116 + 32 + 32 + 8 + 8 + 8;
     let merged = free + 8 + 16;
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
-    let members = revoked + 8 + 32 + 8 + 12;
+    let members = revoked + 8 + 32 + 17 + 12;
     let ring = members + 8 + 2 * 75;
     let settings = 4 + 32 + 11;
     assert_eq!(record.len(), ring + 8 + 2 * 2 + settings + 1, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
     let allow = spec.len() - 16 - 8 - 4 - 8;
-    let table = allow - 18 - 16 - 2 * 12 - 8;
+    let table = allow - 22 - 16 - 2 * 12 - 8;
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
     let in_candidate = in_candidate.collect();
@@ -338,7 +338,7 @@ fn numbers_of_enums_are_fixed() {
     // A message with each enum, the enum's place in the body, and one above its greatest number.
     let places = [
         ("head", FIELDS + 32 + 8 + 32 + 8, 11),
-        ("ready", FIELDS + 192 + 8, 4),
+        ("ready", FIELDS + 196 + 8, 4),
         ("estimate", SAID_VALUE, 4),
         ("vote", SAID_VALUE, 4),
         ("start", FIELDS + QUESTION, 4),
@@ -359,7 +359,7 @@ fn numbers_of_enums_are_fixed() {
     let vote = body_of(&message("vote"));
     assert_eq!(refused(&with(&vote, vote.len() - 1, &[2])).reason(), "malformed");
     let ready = body_of(&message("ready"));
-    let leave = FIELDS + 192 + 8 + 2 * 73;
+    let leave = FIELDS + 196 + 8 + 2 * 73;
     for at in [leave, leave + 1] {
         assert_eq!(refused(&with(&ready, at, &[2])).reason(), "malformed");
     }

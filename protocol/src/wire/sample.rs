@@ -77,7 +77,7 @@ pub fn spec() -> RunSpec {
 }
 
 pub fn measured() -> Measured {
-    Measured { step_us: 85_000, upload_kbps: 20_000, reduce_us: 1_500_000, norm_bits: 1.5f32.to_bits() }
+    Measured { step_us: 85_000, upload_kbps: 20_000, reduce_us: 1_500_000, overhead_us: 420_000, norm_bits: 1.5f32.to_bits() }
 }
 
 pub fn member(fill: u8, start: u64) -> Member {
@@ -119,6 +119,7 @@ pub fn record() -> Record {
         update: digest(5),
         state_root: digest(6),
         tokens: 184_320,
+        steps: 90,
         cursor: 1_920,
         free: vec![Span { start: 480, count: 16 }],
         merged: vec![digest(0x51)],
@@ -127,9 +128,7 @@ pub fn record() -> Record {
         next: NextRound {
             inner_steps: 30,
             codec: Codec::Int8,
-            rung: 2,
-            dwell: 5,
-            verdicts: 1,
+            overheads: [400_000, 0, 380_000],
             merge_tokens: 61_440,
             merge_norm_bits: 1.5f32.to_bits(),
             members: vec![

@@ -6,7 +6,7 @@ use starling_protocol::Digest;
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::message::{Message, Ready};
-use starling_protocol::record::Span;
+use starling_protocol::record::{Done, Span};
 use starling_protocol::run::{ExternalSpec, RunSpec};
 
 fn streaming(fragments: u32, overlap: u32) -> RunSpec {
@@ -29,16 +29,15 @@ fn all_ready(bench: &mut Bench) -> Vec<Output> {
         let mut ready = bench.ready(peer);
         // One member is so slow that leases differ.
         ready.measured.step_us = if peer == 3 { 2_000 } else { 1_000 };
+        ready.measured.overhead_us = 9_000_000;
         outputs.extend(bench.say(peer, &Message::Ready(ready)));
     }
     outputs
 }
 
-fn ahead(outputs: &[Output]) -> Vec<(u64, Span, u32, u64, u32)> {
+fn ahead(outputs: &[Output]) -> Vec<(u64, Span, u32, Done, u32)> {
     let of = |output: &Output| match *output {
-        Output::Ahead { round, lease, inner_steps, tokens, steps, .. } => {
-            Some((round, lease, inner_steps, tokens, steps))
-        }
+        Output::Ahead { round, lease, inner_steps, done, steps, .. } => Some((round, lease, inner_steps, done, steps)),
         _ => None,
     };
     outputs.iter().filter_map(of).collect()
@@ -51,22 +50,42 @@ fn the_lease_of_the_next_record_is_told_as_soon_as_its_attempt_runs() {
         let base = bench.ready(1).base;
         let outputs = all_ready(&mut bench);
         let foreseen = ahead(&outputs);
-        let [(round, lease, inner_steps, tokens, steps)] = foreseen[..] else { panic!("{outputs:?}") };
+        let [(round, lease, inner_steps, done, steps)] = foreseen[..] else { panic!("{outputs:?}") };
         assert!(outputs.iter().any(|output| matches!(output, Output::Ahead { base: from, .. } if *from == base)));
         assert_eq!(steps, 2);
         let key = bench.running();
         let outputs = bench.decide(key);
         let record = bench.record();
         assert_eq!(
-            (round, lease, tokens),
-            (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.tokens)
+            (round, lease, done),
+            (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.done())
         );
         let train = outputs.iter().find_map(|output| match *output {
-            Output::Train { round, lease, inner_steps, tokens, .. } => Some((round, lease, inner_steps, tokens)),
+            Output::Train { round, lease, inner_steps, done, .. } => Some((round, lease, inner_steps, done)),
             _ => None,
         });
-        assert_eq!(train, Some((round, lease, inner_steps, tokens)));
+        assert_eq!(train, Some((round, lease, inner_steps, done)));
     }
+}
+
+#[test]
+fn the_steps_that_the_flock_chooses_are_told_ahead() {
+    let mut spec = streaming(2, 2);
+    spec.sync.gap_max = 8 * spec.inner.steps;
+    let first = spec.inner.steps;
+    let mut bench = Bench::flock_of(spec, &voters(4));
+    let mut chosen = Vec::new();
+    for _ in 0..6 {
+        let outputs = all_ready(&mut bench);
+        let foreseen = ahead(&outputs);
+        let [(_, lease, inner_steps, ..)] = foreseen[..] else { panic!("{outputs:?}") };
+        let key = bench.running();
+        bench.decide(key);
+        let record = bench.record();
+        assert_eq!((lease, inner_steps), (*record.lease_of(&id(1)).expect("a lease"), record.next.inner_steps));
+        chosen.push(inner_steps);
+    }
+    assert_eq!(chosen, [1, 1, 2, 4, 8, 8].map(|times| times * first), "of three rounds the costs are known");
 }
 
 #[test]

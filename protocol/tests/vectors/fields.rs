@@ -39,8 +39,8 @@ pub fn spans(spans: &[Span]) -> Json {
 }
 
 fn measured(measured: &Measured) -> Json {
-    let Measured { step_us, upload_kbps, reduce_us, norm_bits } = *measured;
-    object! {"step_us": step_us, "upload_kbps": upload_kbps, "reduce_us": reduce_us, "norm": norm_bits}
+    let Measured { step_us, upload_kbps, reduce_us, overhead_us, norm_bits } = *measured;
+    object! {"step_us": step_us, "upload_kbps": upload_kbps, "reduce_us": reduce_us, "overhead_us": overhead_us, "norm": norm_bits}
 }
 
 fn contributor(c: &Contributor) -> Json {
@@ -93,6 +93,7 @@ pub fn record(record: &Record) -> Json {
         "update": record.update,
         "state_root": record.state_root,
         "tokens": record.tokens,
+        "steps": record.steps,
         "cursor": record.cursor,
         "free": spans(&record.free),
         "merged": record.merged.clone(),
@@ -101,9 +102,7 @@ pub fn record(record: &Record) -> Json {
         "next": object! {
             "inner_steps": next.inner_steps,
             "codec": codec(next.codec),
-            "rung": next.rung,
-            "dwell": next.dwell,
-            "verdicts": next.verdicts,
+            "overheads": next.overheads.to_vec(),
             "merge_tokens": next.merge_tokens,
             "merge_norm": next.merge_norm_bits,
             "members": next.members.iter().map(member).collect::<Vec<_>>(),

@@ -60,7 +60,7 @@ fn steps() -> Vec<Json> {
         (1, vec![1, 1_000]),
     ];
     let row = |(inner_steps, step_us): (u32, Vec<u32>)| {
-        let median = lease::median_step_us(step_us.iter().copied());
+        let median = lease::median(step_us.iter().copied());
         let units = |known| -> Vec<u32> {
             let most = lease::units_max(inner_steps, UNIT, known);
             step_us.iter().map(|us| lease::units_for(inner_steps, most, median, *us)).collect()

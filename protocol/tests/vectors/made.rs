@@ -55,7 +55,7 @@ pub fn ready(parent: &Record, spec: &RunSpec, member: u8, steps: u32) -> SignedR
         steps,
         loss_q16: 200_000 + u32::from(member),
         payload: digest(member),
-        measured: Measured { step_us: 0, upload_kbps: 0, reduce_us: 0, norm_bits },
+        measured: Measured { step_us: 0, upload_kbps: 0, reduce_us: 0, overhead_us: 0, norm_bits },
         statements: Vec::new(),
         leave: false,
         merges: None,

@@ -164,7 +164,8 @@ fn means() -> Json {
 fn steps_from(section: &str, spec: &RunSpec, (schema, theta): (Digest, Vec<f32>), contributors: &[usize]) -> Json {
     let mut state = State::initial(theta, spec.sync.mode);
     let mut parent = made::record();
-    (parent.round, parent.tokens) = (3, 184_320);
+    let steps_a_round = u64::from(spec.inner.steps);
+    (parent.round, parent.tokens, parent.steps) = (3, 184_320, 3 * steps_a_round);
     let mut steps = Vec::new();
     let (theta, root) = (floats(&state.theta), root_of(schema, &state));
     for (number, contributors) in contributors.iter().enumerate() {
@@ -180,19 +181,21 @@ fn steps_from(section: &str, spec: &RunSpec, (schema, theta): (Digest, Vec<f32>)
         let constants = match rule {
             Rule::Nesterov { lr, momentum, .. } => object! {"lr": bits(lr), "momentum": bits(momentum)},
             Rule::AdamW(_) => object! {
-                "lr": wide_bits(schedule::rate(&spec.inner, &spec.budget, next, 0, parent.tokens)),
+                "lr": wide_bits(schedule::rate(&spec.inner, &spec.budget, next, 0, &parent.done())),
                 "scale": bits(rule.scale(decoded.chunks(CHUNK_ELEMENTS).map(
                     starling_protocol::outer::adamw::squares).sum())),
             },
         };
         let given = object! {
-            "round": next, "tokens_of_parent": parent.tokens, "contributors": *contributors, "update": hex(&update),
+            "round": next, "tokens_of_parent": parent.tokens, "steps_of_parent": parent.steps,
+            "contributors": *contributors, "update": hex(&update),
         };
         let made = object! {
             "theta": floats(&state.theta), "moments": moments(&state), "root": root_of(schema, &state),
         };
         steps.push(given.and(constants).and(made));
         (parent.round, parent.tokens) = (next, parent.tokens + 30_720);
+        parent.steps += steps_a_round;
     }
     object! {
         "section": section, "spec": hex(&wire::encode_spec(spec)), "schema": schema, "theta": theta, "root": root,

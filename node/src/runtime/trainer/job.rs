@@ -1,7 +1,7 @@
 //! The device thread's jobs and events.
 
 use crate::gossip::PairError;
-use starling_protocol::record::Span;
+use starling_protocol::record::{Done, Span};
 use starling_protocol::run::{Budget, InnerSpec};
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -35,8 +35,8 @@ pub struct Round {
     pub lease: Span,
     /// Steps for the whole lease.
     pub inner_steps: u32,
-    /// Committed tokens of the lineage, for the schedule.
-    pub tokens: u64,
+    /// The work of the lineage so far, for the schedule.
+    pub done: Done,
     /// The terms of the run as they are in force in this round.
     pub inner: InnerSpec,
     pub budget: Budget,
@@ -57,8 +57,8 @@ pub struct Ahead {
     /// Steps for the whole lease, and the most of them that may be done ahead.
     pub inner_steps: u32,
     pub steps: u32,
-    /// Committed tokens that the record will name.
-    pub tokens: u64,
+    /// The work of the lineage that the record will name.
+    pub done: Done,
     pub generation: u64,
     pub news: FragmentEvent,
 }

@@ -66,7 +66,7 @@ impl Worker {
             Ready::Unwanted => return Ok(TrainerEvent::Stopped),
         }
         self.take_terms(job);
-        self.stand(job.round, job.base, job.tokens, job.expected.len());
+        self.stand(job.round, job.base, job.done.tokens, job.expected.len());
         let Some(done) = course.load(self, job)? else { return Ok(TrainerEvent::Stopped) };
         let (started, ahead) = (Instant::now(), done.seconds);
         self.waited = Duration::ZERO;
@@ -129,7 +129,7 @@ impl Worker {
             let positions = division.positions(step..step + 1);
             order.samples(positions, &mut samples);
             self.reached = step + 1;
-            let lr = self.rate(&inner, job.round, step, job.tokens);
+            let lr = self.rate(&inner, job.round, step, &job.done);
             let learned = match self.task.step(&samples, StepAt { step, lr }) {
                 Ok(learned) => learned,
                 Err(TaskError::Missing(shard)) => {
@@ -168,9 +168,9 @@ impl Worker {
         Ok(Ok(done))
     }
 
-    /// The learning rate of a step of a round, after this many committed tokens.
-    pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, tokens: u64) -> f64 {
-        schedule::rate(inner, &self.setting.budget, round, step, tokens)
+    /// The learning rate of a step of a round, after this work of its lineage.
+    pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, done: &Done) -> f64 {
+        schedule::rate(inner, &self.setting.budget, round, step, done)
     }
 
     /// The head's parameters minus the trained ones; none if the head has changed.

@@ -192,7 +192,7 @@ impl Course for Own {
             Ready::Anew => self.lose(),
             Ready::Unwanted => return Ok(TrainerEvent::WentAhead { ended: Instant::now() }),
         }
-        worker.stand(job.round, job.base, job.tokens, worker.flying());
+        worker.stand(job.round, job.base, job.done.tokens, worker.flying());
         let same = |done: &Done| (done.round, done.base, done.lease) == (job.round, job.base, job.lease);
         if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
             return Ok(TrainerEvent::WentAhead { ended: Instant::now() });
@@ -207,7 +207,7 @@ impl Course for Own {
             // The round itself handles a missing shard or a loss that is not finite, once it begins.
             let positions = division.positions(steps.steps..steps.steps + 1);
             order.samples(positions, &mut samples);
-            let (step, lr) = (steps.steps, worker.rate(&inner, job.round, steps.steps, job.tokens));
+            let (step, lr) = (steps.steps, worker.rate(&inner, job.round, steps.steps, &job.done));
             match worker.task.step(&samples, StepAt { step, lr }) {
                 Ok(learned) => steps.take(&learned, positions.count),
                 Err(TaskError::Gone(why)) => return Err(Trouble::Gone(why)),

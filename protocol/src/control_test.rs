@@ -1,0 +1,145 @@
+use super::*;
+use crate::wire::sample;
+use proptest::prelude::*;
+
+/// The fixed cost of a round, in microseconds: the bytes of two passes of int8 over an uplink, and four round trips.
+fn cost(parameters: u64, uplink_mbit: u64, rtt_ms: u64, members: u64) -> u32 {
+    let bits = 2 * 8 * parameters * (members - 1) / members;
+    u32::try_from(bits / uplink_mbit + 4 * 1000 * rtt_ms).unwrap()
+}
+
+fn figures(step_us: u32, overhead_us: u32, members: u32) -> Figures {
+    Figures { step_us, overhead_us, members }
+}
+
+/// The steps of each of `rounds` rounds from `start` on, with these figures.
+fn course(figures: &Figures, start: u32, most: u32, rounds: usize) -> Vec<u32> {
+    std::iter::successors(Some(start), |now| Some(figures.steps_after(*now, most))).take(rounds + 1).collect()
+}
+
+/// The best number of steps of all up to `most`, by trying each.
+fn best(figures: &Figures, most: u32) -> f64 {
+    (1..=most).map(|steps| figures.goodput(steps)).fold(0.0, f64::max)
+}
+
+fn measured(step_us: u32, overhead_us: u32) -> Measured {
+    Measured { step_us, overhead_us, ..Measured::default() }
+}
+
+#[test]
+fn over_the_grid_of_networks_it_settles_in_12_rounds_at_90_percent_of_the_best() {
+    for uplink in [10, 100, 1000] {
+        for rtt in [20, 200] {
+            for members in [2, 4, 8, 16] {
+                for (parameters, step_us) in [(1 << 20, 20_000), (10 << 20, 500_000), (30 << 20, 50_000)] {
+                    let at = format!("{uplink} Mbit/s, {rtt} ms, {members} members, {parameters} parameters");
+                    let seen = figures(step_us, cost(parameters, uplink, rtt, members), members as u32);
+                    let course = course(&seen, 32, 4096, 12);
+                    let settled = course[12];
+                    assert_eq!(seen.steps_after(settled, 4096), settled, "{at}: {course:?}");
+                    let share = seen.goodput(settled) / best(&seen, 4096);
+                    assert!(share > 0.95, "{at}: {course:?}, {share}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_that_drops_and_comes_back_is_followed_and_left_in_12_rounds() {
+    let [wide, narrow] = [1000, 5].map(|mbit| figures(50_000, cost(10 << 20, mbit, 20, 4), 4));
+    let before = *course(&wide, 32, 1024, 12).last().unwrap();
+    let during = *course(&narrow, before, 1024, 12).last().unwrap();
+    assert!(during > 4 * before, "{before} {during}");
+    assert_eq!(course(&narrow, before, 1024, 13).last(), Some(&during));
+    let after = *course(&wide, during, 1024, 12).last().unwrap();
+    assert_eq!(wide.steps_after(after, 1024), after);
+    assert!(after <= 2 * before, "{before} {after}: the margin may leave it one doubling above");
+}
+
+#[test]
+fn noise_of_a_third_makes_it_turn_back_in_at_most_one_round_of_twenty() {
+    let mut draws = 12345u64;
+    let mut noise = || {
+        draws = draws.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (draws >> 40) as f64 / f64::from(1 << 24) * 2.0 - 1.0
+    };
+    for cost_us in (50_000..20_000_000).step_by(371_000) {
+        let (mut steps, mut last, mut turns) = (32, 0i64, 0);
+        let mut kept = [0; OVERHEADS];
+        for _ in 0..200 {
+            let heard: Vec<Measured> =
+                (0..4).map(|_| measured(80_000, (f64::from(cost_us) * (1.0 + noise() / 3.0)) as u32)).collect();
+            kept = overheads(&kept, &heard);
+            let next = Figures::of(&heard, &kept).map_or(steps, |seen| seen.steps_after(steps, 1024));
+            let moved = i64::from(next) - i64::from(steps);
+            turns += i32::from(moved * last < 0);
+            last = if moved == 0 { last } else { moved };
+            steps = next;
+        }
+        assert!(turns <= 10, "{cost_us}: {turns} turns in 200 rounds");
+    }
+}
+
+#[test]
+fn a_boast_and_a_single_bad_round_move_nothing() {
+    let honest = [measured(50_000, 400_000), measured(50_000, 420_000), measured(51_000, 410_000)];
+    for lie in [0, 1, u32::MAX] {
+        let kept = overheads(&[400_000; OVERHEADS], &[honest[0], honest[1], measured(lie, lie)]);
+        assert!([400_000, 420_000].contains(&kept[0]), "{lie}: {kept:?}");
+    }
+    let kept = overheads(&[400_000; OVERHEADS], &[measured(50_000, 30_000_000); 3]);
+    let seen = Figures::of(&honest, &kept).unwrap();
+    assert_eq!((kept[0], seen.overhead_us), (30_000_000, 400_000), "one round in which somebody died");
+    assert_eq!(overheads(&kept, &[measured(50_000, 0)]), kept, "nobody measured");
+}
+
+#[test]
+fn without_figures_nothing_changes() {
+    let known = [400_000; OVERHEADS];
+    assert_eq!(Figures::of(&[measured(50_000, 1)], &known), None, "one contributor averages with nobody");
+    assert_eq!(Figures::of(&[measured(0, 1); 2], &known), None, "of no step it is known how long it takes");
+    assert_eq!(Figures::of(&[measured(50_000, 1); 2], &[1, 1, 0]), None, "two rounds are not enough");
+    let mut spec = sample::spec();
+    let before = NextRound { inner_steps: 48, overheads: known, ..sample::record().next };
+    assert_eq!(next(&spec, &before, &[measured(1, 1); 4]).0, spec.inner.steps, "fixed by the run");
+    spec.sync.gap_max = 512;
+    assert_eq!(next(&spec, &before, &[measured(1, 1)]).0, 48);
+    assert_eq!(next(&spec, &before, &[measured(1_000, 9_000_000); 4]).0, 96);
+}
+
+proptest! {
+    /// Any figures: one doubling or halving at most, within the bounds, and never to a predicted loss.
+    #[test]
+    fn it_moves_by_one_rung_within_its_bounds(
+        step_us in 1u32.., overhead_us in 1u32.., members in 2u32..1024, now in 1u32..1 << 20, most in 1u32..1 << 20,
+    ) {
+        let seen = figures(step_us, overhead_us, members);
+        let next = seen.steps_after(now, most);
+        prop_assert!((1..=most).contains(&next));
+        prop_assert!(next == now.min(most) || next == now / 2 || next == now * 2);
+        prop_assert!(now > most || seen.goodput(next) >= seen.goodput(now));
+        let goodput = seen.goodput(now);
+        prop_assert!(goodput > 0.0 && goodput <= 1.0);
+    }
+}
+
+/// The steps after 100,000 drawn histories, as one digest: every machine computes these bits.
+#[test]
+fn drawn_histories_have_this_digest() {
+    let mut draws = 7u64;
+    let mut draw = |most: u64| {
+        draws = draws.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((u128::from(draws) * u128::from(most)) >> 64) as u32
+    };
+    let mut hasher = Vec::new();
+    for _ in 0..100_000 {
+        let sizes = [draw(31), draw(31)].map(|bits| 1 << (1 + bits));
+        let seen = figures(1 + draw(sizes[0]), 1 + draw(sizes[1]), 2 + draw(64));
+        let start = 1 + draw(1024);
+        hasher.extend(course(&seen, start, 1024, 8).iter().flat_map(|steps| steps.to_le_bytes()));
+    }
+    assert_eq!(crate::Digest::of("histories", &[&hasher]).to_string(), DIGEST);
+}
+
+const DIGEST: &str = "410d3865da18e16f68c98c7dd792394cf7ed06e01e0fbc4b53457c12116489aa";
