@@ -278,7 +278,7 @@ impl RunSpec {
     /// The most rounds that the budget allows; `None` if it sets no bound. A bound on tokens takes longest if one
     /// member alone reaches it.
     fn rounds_at_most(&self) -> Option<u64> {
-        let of_round = self.inner.samples(self.steps_least()).saturating_mul(self.sample_weight().into()).max(1);
+        let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.sample_weight().into()).max(1);
         let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
         let by_rounds = (self.budget.rounds > 0).then_some(self.budget.rounds);
         by_tokens.into_iter().chain(by_rounds).min()
