@@ -10,7 +10,7 @@ from pathlib import Path
 from collections.abc import Mapping
 
 from amendments import check_amended, in_force
-from records import COMMIT, GENESIS, KINDS, Link, audit, check_after, read_record
+from records import COMMIT, GENESIS, KINDS, Link, audit, check_after, check_steps, read_record
 from specification import LIST, TICKET, RunSpec, read_spec
 from state import STATE_CHUNK, State, initial_state, read_manifest, root_of, state_of, step
 from votes import check_certificate
@@ -111,6 +111,8 @@ class Follower:
         with Named(name):
             check_after(parent, link.record)
             audit(parent.record, link.record)
+        with Named(name, "spec"):
+            check_steps(self.spec, parent.record, link.record)
         with Named(votes, name):
             self.seen["signatures"] += check_certificate(self.spec, parent, link, files.read(votes))
         with Named(name, "spec"):

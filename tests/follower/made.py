@@ -90,9 +90,10 @@ def world_of(vectors: Path) -> World:
     members = tuple(Member(ids[n], 7 + n, roles[n], 0, True, Span(100 * n, 100), 5, 0, 0, 0) for n in range(4))
     old = read_record(v["record"])
     demand(encode(Record, old.record) == v["record"], "§1.2.2", "a record has another encoding")
-    following = replace(old.record.next, merge_tokens=0, merge_norm=0, members=members, ring=())
+    following = replace(old.record.next, overhead_1=0, overhead_2=0, overhead_3=0, merge_tokens=0, merge_norm=0,
+                        members=members, ring=())
     genesis = replace(old.record, run=run, seq=0, parent=ZERO, kind=GENESIS, round=0, contributors=(), update=ZERO, tokens=0,
-                      cursor=400, free=(), merged=(), next=following)
+                      steps=0, cursor=400, free=(), merged=(), next=following)
     return World(spec, tuple(pairs), read_record(encode(Record, genesis)))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from collections.abc import Callable, Iterable
 
 from amendments import NONE, Amendment, Settings, check_form, settings_after
+from control import overheads_after, steps_after
 from grid import Sitter, cells_of, check_cells
 from specification import Codec, RunSpec
 from wire import B32, U8, U16, U32, U64, ZERO, Bool, Fault, ListOf, OneOf, Opt, decode, demand, digest, u64
@@ -82,6 +83,10 @@ class Next:
     members: Annotated[tuple[Member, ...], ListOf(Member, 1024)]
     ring: Annotated[tuple[int, ...], ListOf(U16, 64)]
     settings: Settings
+
+    @property
+    def overheads(self) -> tuple[int, int, int]:
+        return self.overhead_1, self.overhead_2, self.overhead_3
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ def check_alone(r: Record) -> None:
         check_form(r.amended)
     check_cells([m.cell for m in members], [m.cell for m in r.voters])
     if r.kind == GENESIS:
-        numbers = (r.seq, r.round, r.tokens, n.merge_tokens, n.merge_norm)
+        numbers = (r.seq, r.round, r.tokens, r.steps, *n.overheads, n.merge_tokens, n.merge_norm)
         empty = (r.parent, r.base, r.update, r.merged, r.contributors) == (ZERO, ZERO, ZERO, (), ())
         demand(not any(numbers) and empty and n.settings == NONE, "§2.2.4 rule 6", "a genesis with a past")
         return
@@ -196,13 +201,15 @@ def check_after(parent: Link, r: Record) -> None:
     if r.kind == COMMIT:
         check_commit_after(p, r)
     else:
-        same = (r.round, r.tokens, r.state_root) == (p.round, p.tokens, p.state_root)
+        same = (r.round, r.tokens, r.steps, r.state_root) == (p.round, p.tokens, p.steps, p.state_root)
         demand(same and r.base == parent.base, "§2.2.5 rule 4", "round, tokens, state root or base")
     if r.kind == SKIP:
         demand((r.next, r.free, r.merged) == (p.next, p.free, p.merged), "§2.2.5 rule 5", "next, free or merged")
     if r.kind == FORK:
         merges = (r.next.merge_tokens, r.next.merge_norm, r.merged)
         demand(merges == (0, 0, merged_by_fork(p)), "§2.2.5 rule 6", "merge_tokens, merge_norm or merged")
+        pace = (r.next.inner_steps, r.next.overheads) == (p.next.inner_steps, p.next.overheads)
+        demand(pace, "§2.2.5 rule 6", "inner_steps or overheads")
     settings = settings_after(p.next.settings, r.amended, r.run, r.round)
     demand(r.next.settings == settings, "§2.2.5 rule 9", "the settings")
     before, contributed = {m.id: m for m in p.next.members}, {c.member for c in r.contributors}
@@ -225,10 +232,29 @@ def check_commit_after(p: Record, r: Record) -> None:
         demand(fits, "§2.2.5 rule 3", f"contributor {c.member.hex()[:8]} keeps to no lease")
     total = sum(c.tokens for c in r.contributors)
     demand(r.tokens == p.tokens + total, "§2.2.5 rule 3", "the tokens did not grow by the contributors'")
+    demand(r.steps == p.steps + p.next.inner_steps, "§2.2.5 rule 3", "the steps did not grow by the round's")
+    costs = overheads_after(p.next.overheads, [c.measured.overhead_us for c in r.contributors])
+    demand(r.next.overheads == costs, "§2.11.1 rule 2", "the costs of the last rounds")
     demand(set(p.merged) <= set(r.merged), "§2.2.5 rule 3", "a merged lineage is gone")
     norms = sorted(c.measured.norm for c in r.contributors if c.measured.norm)
     bounds = (min(total, TOKENS_MAX), norms[(len(norms) - 1) // 2] if norms else 0)
     demand((r.next.merge_tokens, r.next.merge_norm) == bounds, "§2.5 rule 7", "merge_tokens or merge_norm")
+
+
+def units_max(spec: RunSpec, steps: int, newcomer: bool) -> int:
+    """L of §2.4.3."""
+    return steps if newcomer or spec.task is not None else max(steps, min(4 * steps, 2**42 // spec.unit))
+
+
+def check_steps(spec: RunSpec, p: Record, r: Record) -> None:
+    """§2.11.2"""
+    steps = p.next.inner_steps
+    if r.kind == COMMIT and spec.sync.gap_max == 0:
+        steps = spec.inner.steps
+    elif r.kind == COMMIT:
+        times = [c.measured.step_us for c in r.contributors]
+        steps = steps_after(steps, spec.sync.gap_max, times, r.next.overheads)
+    demand(r.next.inner_steps == steps, "§2.11.2", f"{r.next.inner_steps} inner steps instead of {steps}")
 
 
 def audit(p: Record, r: Record) -> None:
@@ -299,8 +325,8 @@ def fork_of(parent: Link, spec: RunSpec, signed: dict[bytes, int]) -> Record:
     cursor = cursor if cursor < 2**64 else p.cursor
     members = []
     for m in seats:
-        steps = min(-(-m.lease.count // spec.unit), p.next.inner_steps)
-        lease = Span(cursor, steps * spec.unit)
+        units = min(-(-m.lease.count // spec.unit), units_max(spec, p.next.inner_steps, m.id in newcomers))
+        lease = Span(cursor, units * spec.unit)
         cursor = lease.end
         members.append(replace(m, role=VOTER if m.id in voters else LEARNER, lease=lease))
     rows = 1 + max(m.cell // 64 for m in p.next.members)

@@ -243,6 +243,13 @@ def fits_task(spec: RunSpec, task: Task) -> bool:
     return counts and lease and named and (spec.model, spec.data.tokenizer) == OF_TASK
 
 
+def fits_gap(spec: RunSpec) -> bool:
+    s, most = spec.sync, spec.sync.gap_max
+    bounded = spec.inner.steps <= most <= 2**20 and most * spec.unit <= 2**42
+    plain = s.mode == ROUNDS and s.codec.number != TOPK and s.pairs is None and spec.task is None
+    return bounded and plain and spec.outer.momentum <= 0.3
+
+
 def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:
     """The rows of §2.1.3 about averaging."""
     s, chunks = spec.sync, -(-spec.parameters // CHUNK)
@@ -251,6 +258,7 @@ def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:
         ("engine", s.engine == 2 or s.codec.number not in (INT4, TOPK)),
         ("fragments", 1 <= s.fragments <= min(64, chunks)),
         ("overlap", s.overlap <= min(5, spec.inner.steps)),
+        ("gap_max", s.gap_max == 0 or fits_gap(spec)),
         ("mixing", 0 <= s.mixing < 1 and (s.mixing == 0 or (s.overlap > 0 and s.fragments == 1))),
     ]
     if s.mode == EVERY_STEP:

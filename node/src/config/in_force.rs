@@ -100,6 +100,8 @@ fn sync_table(sync: &SyncSpec) -> SyncTable {
         fragments: sync.fragments,
         overlap: sync.overlap,
         mixing: sync.mixing,
+        adapt: Some(sync.gap_max > 0),
+        gap_max: (sync.gap_max > 0).then_some(sync.gap_max),
         gossip: sync.gossip.as_ref().map(|gossip| GossipTable {
             steps: Some(gossip.steps),
             alpha: Some(gossip.alpha),

@@ -346,6 +346,9 @@ impl RunFile {
         // Each fragment steps in its share of the rounds.
         let steps = outer_rounds(&spec).div_ceil(u64::from(spec.sync.fragments.max(1)));
         spec.outer = self.outer.spec(spec.sync.mode, optimizer, steps)?;
+        // A number of rounds, or of their steps, is the user's own choice.
+        let is_free = self.inner.steps.is_none() && self.budget.rounds == 0 && optimizer == Optimizer::Muon;
+        spec.sync.gap_max = self.sync.gap_max(&spec, is_free)?;
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)
     }

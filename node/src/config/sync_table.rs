@@ -6,13 +6,15 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use starling_bootstrap::config_file::{former, nearest};
 use starling_protocol::gossip::GossipSpec;
-use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
+use starling_protocol::run::{Codec, EngineKind, RunSpec, SyncMode, SyncSpec};
 use std::fmt;
 
 /// The `k` of top-k if the file names none: one value of 64.
 const K_DEFAULT: u16 = 64;
 /// The engine whose members meet in pairs between two records.
 pub(super) const GOSSIP: &str = "gossip";
+/// The most inner steps that the flock chooses, unless the file says another number.
+const GAP_MAX_DEFAULT: u32 = 512;
 /// Names of codecs.
 const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
 
@@ -36,6 +38,13 @@ pub struct SyncTable {
     pub overlap: u32,
     /// Share of its own parameters that a node keeps where a record has stepped.
     pub mixing: f64,
+    /// Whether the flock chooses the inner steps of each round. Left out: where it may, and neither inner.steps nor a
+    /// number of rounds says how long rounds are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapt: Option<bool>,
+    /// The most inner steps that it may choose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_max: Option<u32>,
     /// Settings of the engine `gossip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gossip: Option<GossipTable>,
@@ -78,6 +87,8 @@ impl Default for SyncTable {
             fragments: 1,
             overlap: 0,
             mixing: 0.0,
+            adapt: None,
+            gap_max: None,
             gossip: None,
         }
     }
@@ -125,7 +136,24 @@ impl SyncTable {
             })?,
         };
         let Self { fragments, overlap, mixing, .. } = *self;
-        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, gossip })
+        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, gossip, gap_max: 0 })
+    }
+
+    /// The most inner steps that the flock may choose in a run with this specification; 0 = none but `inner.steps`. If
+    /// the table does not say, it may where `is_free`.
+    pub fn gap_max(&self, spec: &RunSpec, is_free: bool) -> Result<u32, Failure> {
+        let most =
+            self.gap_max.unwrap_or(GAP_MAX_DEFAULT).max(if self.gap_max.is_none() { spec.inner.steps } else { 0 });
+        let chosen = RunSpec { sync: SyncSpec { gap_max: most, ..spec.sync.clone() }, ..spec.clone() };
+        match (self.adapt, self.gap_max) {
+            (Some(false), Some(most)) => {
+                let why = format!("sync.gap_max = {most} means nothing with sync.adapt = false: leave one of them out");
+                Err(Failure::message(Code::Usage, why))
+            }
+            (Some(false), None) => Ok(0),
+            (Some(true), _) | (None, Some(_)) => Ok(most),
+            (None, None) => Ok(if is_free && chosen.validate().is_ok() { most } else { 0 }),
+        }
     }
 
     /// What is averaged.

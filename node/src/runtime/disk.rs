@@ -151,7 +151,7 @@ impl DiskNeed {
 /// The rounds that the budget allows: all that there are if it sets no bound. A bound on tokens takes longest if one
 /// member alone reaches it.
 fn rounds_at_most(spec: &RunSpec) -> u64 {
-    let of_round = spec.inner.samples(spec.inner.steps).saturating_mul(spec.sample_weight().into()).max(1);
+    let of_round = spec.inner.samples(spec.steps_least()).saturating_mul(spec.sample_weight().into()).max(1);
     let by_rounds = if spec.budget.rounds > 0 { spec.budget.rounds } else { u64::MAX };
     let by_tokens = if spec.budget.tokens > 0 { spec.budget.tokens.div_ceil(of_round) } else { u64::MAX };
     by_rounds.min(by_tokens)

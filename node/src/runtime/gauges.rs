@@ -21,6 +21,8 @@ pub struct Gauges {
     gathered_at: Option<Instant>,
     reduce_started: Option<Instant>,
     reduce_seconds: f64,
+    /// The last round's time from its last contribution to its commit, if this node knows.
+    overhead_seconds: f64,
     tokens_per_second: f64,
     /// The flock's loss in its last round, in nats per token if it learns from text.
     pub loss: Option<f64>,
@@ -50,6 +52,7 @@ impl Gauges {
             gathered_at: None,
             reduce_started: None,
             reduce_seconds: 0.0,
+            overhead_seconds: 0.0,
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
@@ -134,7 +137,12 @@ impl Gauges {
 
     /// The microseconds that the last reduction took; 0 before the first.
     pub fn last_reduction_us(&self) -> u32 {
-        (self.reduce_seconds * 1e6).min(f64::from(u32::MAX)) as u32
+        micros(self.reduce_seconds)
+    }
+
+    /// The microseconds of the last round in which nobody could train; 0 if this node does not know.
+    pub fn last_overhead_us(&self) -> u32 {
+        micros(self.overhead_seconds)
     }
 
     pub fn committed(&mut self, now: Instant) -> RoundTiming {
@@ -144,13 +152,18 @@ impl Gauges {
         // Idle time from here to the start of the next round belongs to the next round.
         let idle = since(self.idle_since) + std::mem::take(&mut self.idle).as_secs_f64();
         self.idle_since = self.idle_since.map(|_| now);
+        self.overhead_seconds = since(self.gathered_at.take());
         RoundTiming {
             seconds,
             reduce_seconds: self.reduce_seconds,
             settle_seconds: since(self.trained_at.take()),
-            overhead_seconds: since(self.gathered_at.take()),
+            overhead_seconds: self.overhead_seconds,
             idle_seconds: idle,
             tokens_per_second: self.tokens_per_second,
         }
     }
+}
+
+fn micros(seconds: f64) -> u32 {
+    (seconds * 1e6).min(f64::from(u32::MAX)) as u32
 }

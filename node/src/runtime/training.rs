@@ -152,9 +152,13 @@ impl Driver {
         let why = self.gauges.losses.trained(trained.loss, self.guessing());
         let halts = why.is_some_and(|why| self.diverges(trained.round, why));
         self.contributions.make(trained.payload, trained.delta);
-        let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
-        let norm_bits = trained.norm.to_bits();
-        let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
+        let measured = Measured {
+            step_us: trained.step_us,
+            upload_kbps: self.net.end_uplink_round(),
+            reduce_us: self.gauges.last_reduction_us(),
+            overhead_us: self.gauges.last_overhead_us(),
+            norm_bits: trained.norm.to_bits(),
+        };
         let gathering = self.gauges.gathering();
         self.feed(Input::Trained {
             round: trained.round,

@@ -7,7 +7,9 @@ use crate::difference::Limits;
 use crate::grid::{self, Cell, Sitter};
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
-use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
+use crate::record::{
+    Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with,
+};
 use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
 use probation::Probation;
@@ -278,11 +280,7 @@ fn units_max((spec, inner_steps): (&RunSpec, u32), is_known: bool) -> u32 {
     lease::units_max(inner_steps, unit(spec), is_known && spec.task.is_none())
 }
 
-fn next_round(
-    spec: &RunSpec,
-    (inner_steps, overheads): (u32, [u32; OVERHEADS]),
-    members: Vec<Member>,
-) -> NextRound {
+fn next_round(spec: &RunSpec, (inner_steps, overheads): (u32, [u32; OVERHEADS]), members: Vec<Member>) -> NextRound {
     NextRound {
         inner_steps,
         codec: spec.sync.codec,

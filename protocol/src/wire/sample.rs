@@ -77,7 +77,13 @@ pub fn spec() -> RunSpec {
 }
 
 pub fn measured() -> Measured {
-    Measured { step_us: 85_000, upload_kbps: 20_000, reduce_us: 1_500_000, overhead_us: 420_000, norm_bits: 1.5f32.to_bits() }
+    Measured {
+        step_us: 85_000,
+        upload_kbps: 20_000,
+        reduce_us: 1_500_000,
+        overhead_us: 420_000,
+        norm_bits: 1.5f32.to_bits(),
+    }
 }
 
 pub fn member(fill: u8, start: u64) -> Member {

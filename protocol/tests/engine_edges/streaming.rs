@@ -56,10 +56,7 @@ fn the_lease_of_the_next_record_is_told_as_soon_as_its_attempt_runs() {
         let key = bench.running();
         let outputs = bench.decide(key);
         let record = bench.record();
-        assert_eq!(
-            (round, lease, done),
-            (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.done())
-        );
+        assert_eq!((round, lease, done), (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.done()));
         let train = outputs.iter().find_map(|output| match *output {
             Output::Train { round, lease, inner_steps, done, .. } => Some((round, lease, inner_steps, done)),
             _ => None,

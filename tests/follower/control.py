@@ -1,0 +1,31 @@
+"""The inner steps that the next round has (§2.11)."""
+
+import math
+from collections.abc import Iterable
+
+
+def median(times: Iterable[int]) -> int | None:
+    """§2.11.1 rule 1"""
+    known = sorted(t for t in times if t > 0)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def overheads_after(before: tuple[int, int, int], stated: Iterable[int]) -> tuple[int, int, int]:
+    """§2.11.1 rule 2"""
+    newest = median(stated)
+    return before if newest is None else (newest, *before[:2])
+
+
+def steps_after(now: int, most: int, step_times: list[int], overheads: tuple[int, int, int]) -> int:
+    """§2.11.2, where `most` is above 0 and `now` the parent's."""
+    step, cost = median(step_times), median(overheads)
+    if len(step_times) < 2 or step is None or cost is None or 0 in overheads:
+        return now
+
+    def goodput(steps: int) -> float:
+        trained = float(steps) * float(step)
+        apart = math.sqrt(float(steps) * float(len(step_times) - 1))
+        return trained / (trained + float(cost)) * (1.0 / (1.0 + 0.0264 * apart))
+
+    least = goodput(now) * 1.03
+    return next((n for n in (2 * now, now // 2) if 1 <= n <= most and goodput(n) > least), now)
