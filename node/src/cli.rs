@@ -31,6 +31,8 @@ pub enum Command {
     Agree(AgreeArgs),
     /// Ask the node running on this machine what it does and what it waits for
     Status(StatusArgs),
+    /// Say why a round has as many inner steps as it has, and what other numbers would give
+    Explain(ExplainArgs),
     /// Write, list, verify or export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
@@ -295,6 +297,15 @@ pub struct StatusArgs {
     /// Print the loss on held-out text in nats per byte, too
     #[arg(long, short)]
     pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub node: OptionalHomeArgs,
+    /// Print the whole answer as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The flags that name a node of this machine; with neither, the only one that is running.

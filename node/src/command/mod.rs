@@ -8,6 +8,7 @@ pub mod change;
 pub mod checkpoint;
 pub mod doctor;
 pub mod eval;
+pub mod explain;
 mod export;
 mod exported;
 pub mod generate;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Change(args) => change::run(&args),
         Command::Agree(args) => change::agree(&args),
         Command::Status(args) => status::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Chain(command) => chain::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),

@@ -49,7 +49,8 @@ fn harmless(text: &str) -> String {
     text.lines().map(|line| tame(line) + "\n").collect()
 }
 
-fn the_only_home() -> Result<PathBuf, Failure> {
+/// The folder of the only node that runs in the default folder.
+pub(super) fn the_only_home() -> Result<PathBuf, Failure> {
     let mut homes = running_homes(&node_file::runs_folder());
     match homes.len() {
         1 => Ok(homes.remove(0)),

@@ -4,6 +4,7 @@ use super::driver::Driver;
 use super::notice::{hold_text, seeking_text};
 use crate::exit::Failure;
 use crate::net::UnreachedPeer;
+use crate::watch::choice::ChoiceStatus;
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{
     Answer, Asked, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status, Terms, UnreachedStatus,
@@ -123,6 +124,7 @@ impl Driver {
             evidence: view.evidence.iter().map(evidence_row).collect(),
             merged: Vec::new(),
             offers: None,
+            choice: known.then(|| ChoiceStatus::of(&self.spec, &head.record)),
             gossip: None,
             probation: self.probation_status(&head.record),
             trainer: self.settings.guest.as_ref().map(|note| note.words()),

@@ -5,6 +5,7 @@
 
 pub mod block;
 mod canvas;
+pub mod choice;
 pub mod event;
 pub mod figures;
 pub mod names;

@@ -1,5 +1,6 @@
 //! The status socket: a running node answers questions from this machine's user, one JSON object each way.
 
+use super::choice::ChoiceStatus;
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -160,6 +161,9 @@ pub struct Status {
     /// The difference of a lineage that gave way, which this node keeps until a record has merged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<OfferStatus>,
+    /// Why the next round has as many inner steps as it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ChoiceStatus>,
     /// Exchanges with partners since the start, in a run that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gossip: Option<GossipStatus>,

@@ -1,0 +1,190 @@
+//! Why a round has as many inner steps as it has: the figures of the last record, and what other numbers would give.
+
+use super::names::short;
+use serde::{Deserialize, Serialize};
+use starling_protocol::control::{Figures, GAIN_MIN};
+use starling_protocol::record::{Measured, Record};
+use starling_protocol::run::RunSpec;
+use std::fmt::Write;
+
+/// The choice of the next round's inner steps, recomputed from a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceStatus {
+    pub seq: u64,
+    /// Inner steps of the round after the record.
+    pub inner_steps: u32,
+    /// The most that the flock may choose; 0: the run file fixes the number.
+    pub gap_max: u32,
+    /// The figures that it went by, if they are known.
+    pub figures: Option<FiguresStatus>,
+    /// The number at hand first, then half as many and twice as many, as far as there are figures.
+    pub numbers: Vec<NumberStatus>,
+    /// The statements of the contributors.
+    pub stated: Vec<StatedStatus>,
+}
+
+/// Medians of what the contributors stated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FiguresStatus {
+    pub step_seconds: f64,
+    /// The cost of a round beyond its inner steps, and the part of it in which updates are added up.
+    pub overhead_seconds: f64,
+    pub reduce_seconds: f64,
+    pub contributors: u32,
+}
+
+/// What a number of inner steps is expected to give.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NumberStatus {
+    pub inner_steps: u32,
+    /// The share of the time in which nodes train.
+    pub training: f64,
+    /// The worth of a token, against one machine's.
+    pub worth: f64,
+    /// Their product.
+    pub goodput: f64,
+}
+
+/// One contributor's statement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatedStatus {
+    pub node: String,
+    /// Seconds; 0 = not measured.
+    pub step_seconds: f64,
+    pub overhead_seconds: f64,
+    pub reduce_seconds: f64,
+    pub upload_kbps: u32,
+}
+
+impl ChoiceStatus {
+    /// The choice in `record`, which is the newest one.
+    pub fn of(spec: &RunSpec, record: &Record) -> Self {
+        let measured: Vec<Measured> = record.contributors.iter().map(|c| c.measured).collect();
+        let figures = Figures::of(&measured, &record.next.overheads);
+        let now = record.next.inner_steps;
+        let number = |figures: &Figures, steps: u32| NumberStatus {
+            inner_steps: steps,
+            training: figures.training(steps),
+            worth: figures.worth(steps),
+            goodput: figures.goodput(steps),
+        };
+        let mut reductions: Vec<u32> = measured.iter().map(|m| m.reduce_us).filter(|us| *us > 0).collect();
+        reductions.sort_unstable();
+        let reduce_us = reductions.get(reductions.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        Self {
+            seq: record.seq,
+            inner_steps: now,
+            gap_max: spec.sync.gap_max,
+            numbers: figures
+                .iter()
+                .flat_map(|figures| [now, now / 2, now.saturating_mul(2)].map(|steps| number(figures, steps)))
+                .filter(|number| number.inner_steps > 0)
+                .collect(),
+            figures: figures.map(|figures| FiguresStatus {
+                step_seconds: seconds(figures.step_us),
+                overhead_seconds: seconds(figures.overhead_us),
+                reduce_seconds: seconds(reduce_us.min(figures.overhead_us)),
+                contributors: figures.members,
+            }),
+            stated: record
+                .contributors
+                .iter()
+                .map(|c| StatedStatus {
+                    node: c.member.to_string(),
+                    step_seconds: seconds(c.measured.step_us),
+                    overhead_seconds: seconds(c.measured.overhead_us),
+                    reduce_seconds: seconds(c.measured.reduce_us),
+                    upload_kbps: c.measured.upload_kbps,
+                })
+                .collect(),
+        }
+    }
+
+    /// The lines for a person.
+    pub fn text(&self) -> String {
+        let mut out = format!("record {}: the next round has {} inner steps", self.seq, self.inner_steps);
+        out += match self.gap_max {
+            0 => ", which the run file fixes\n",
+            _ => ", which the flock has chosen\n",
+        };
+        let Some(figures) = &self.figures else {
+            return out + self.unknown();
+        };
+        let _ = writeln!(
+            out,
+            "{} contributors; a step takes {:.3} s, and a round {:.2} s beyond its steps, {:.2} s of them to add updates up",
+            figures.contributors, figures.step_seconds, figures.overhead_seconds, figures.reduce_seconds
+        );
+        out += "steps a round   time in training   worth of a token   goodput\n";
+        for number in &self.numbers {
+            let [training, worth, goodput] = [number.training, number.worth, number.goodput].map(|x| x * 100.0);
+            let _ =
+                writeln!(out, "{:>13}   {training:>14.1} %   {worth:>14.1} %   {goodput:>5.1} %", number.inner_steps);
+        }
+        out + &self.reason(figures) + &self.statements()
+    }
+
+    fn unknown(&self) -> &'static str {
+        if self.stated.is_empty() {
+            "the record changed no state, so the number is that of the round before\n"
+        } else if self.stated.len() == 1 {
+            "one node trains alone: without averaging there is nothing to choose\n"
+        } else {
+            "what a round costs is not known yet: that takes three rounds of two nodes or more\n"
+        }
+    }
+
+    /// The limit that binds.
+    fn reason(&self, figures: &FiguresStatus) -> String {
+        let best = self.numbers.iter().max_by(|a, b| a.goodput.total_cmp(&b.goodput));
+        let (Some(now), Some(best)) = (self.numbers.first(), best) else { return String::new() };
+        let gain = best.goodput / now.goodput;
+        if gain > GAIN_MIN {
+            let more = format!("{} steps would give {:.0} % more", best.inner_steps, (gain - 1.0) * 100.0);
+            return match self.gap_max {
+                0 => format!(
+                    "{more}: a run file without inner.steps and budget.rounds, or with sync.adapt = true, lets the flock \
+                     choose\n"
+                ),
+                most if best.inner_steps > most => format!("sync.gap_max = {most} binds: {more}\n"),
+                _ => format!("{more}: the next records will move there\n"),
+            };
+        }
+        let wire = figures.reduce_seconds > figures.overhead_seconds / 2.0;
+        let cost =
+            if wire { "adding updates up, over the nodes' lines" } else { "the commit: votes, disks and processors" };
+        if now.training > 0.97 {
+            return "nearly all of the time is training\n".to_owned();
+        }
+        format!(
+            "shorter rounds would lose more to {cost}; in longer ones nodes would drift further apart, and learn less\n"
+        )
+    }
+
+    fn statements(&self) -> String {
+        let mut out = "node              step s   round beyond s   adding up s   uplink Mbit/s\n".to_owned();
+        for stated in &self.stated {
+            let uplink = match stated.upload_kbps {
+                0 => "-".to_owned(),
+                kbps => format!("{:.1}", f64::from(kbps) / 1000.0),
+            };
+            let _ = writeln!(
+                out,
+                "{:<16}  {:>6.3}   {:>14.2}   {:>11.2}   {uplink:>13}",
+                short(&stated.node),
+                stated.step_seconds,
+                stated.overhead_seconds,
+                stated.reduce_seconds
+            );
+        }
+        out
+    }
+}
+
+fn seconds(micros: u32) -> f64 {
+    f64::from(micros) / 1e6
+}
+
+#[cfg(test)]
+#[path = "choice_test.rs"]
+mod tests;
