@@ -83,8 +83,8 @@ fn after_a_death_at_any_moment_the_others_go_on_with_what_they_have() {
         for codec in [Codec::Int8, Codec::Int4] {
             let mut flock = Flock::in_rows(2, codec, 6, 7 * CHUNK_ELEMENTS + 77, 2048);
             let (sent, of_all) = flock.bytes_sent(0).await;
-            for victim in 0..flock.members.len() {
-                for after in (0..sent[victim]).step_by(sent[victim] / 7 + 1) {
+            for (victim, all) in sent.into_iter().enumerate() {
+                for after in (0..all).step_by(all / 7 + 1) {
                     flock.seq += 1;
                     for (_, result) in flock.with_a_death(victim, after, 0).await {
                         assert!(result.is_err() || result.is_ok_and(|update| update == of_all));
@@ -103,8 +103,7 @@ fn after_a_death_at_any_moment_the_others_go_on_with_what_they_have() {
 }
 
 /// A member stops when it has sent all but its sums: parts, and the sums of others, are not sent again. On a busy
-/// machine
-/// `LINGER` may be over before the others have them; then another flock has a death.
+/// machine `LINGER` may be over before the others have them; then another flock has a death.
 #[test]
 fn parts_and_sums_that_are_there_are_not_sent_again() {
     runtime().block_on(async {
