@@ -151,3 +151,38 @@ fn a_run_file_that_names_no_optimizer_trains_with_muon_where_it_may() {
     assert_eq!(first("[inner]\noptimizer = \"adamw\"\n"), (Optimizer::AdamW, 2e-3));
     assert_eq!(first("[inner]\noptimizer = \"lion\"\n"), (Optimizer::Lion, 2e-4));
 }
+
+#[test]
+fn the_flock_chooses_its_steps_where_it_may_and_nobody_has() {
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    let of = |text: &str| {
+        let file: RunFile = toml::from_str(&format!("name = \"a\"\n{text}")).expect("it parses");
+        file.spec(data(), 256).map(|spec| (spec.inner.steps, spec.sync.gap_max)).map_err(|why| why.error.to_string())
+    };
+    for text in ["", "[budget]\ntokens = 1000000\n", "[sync]\ncodec = \"int4\"\n", "[sync]\nadapt = true\n"] {
+        assert_eq!(of(text), Ok((30, 512)), "{text}");
+    }
+    let chosen = [
+        "[inner]\nsteps = 30\n",
+        "[budget]\nrounds = 40\n",
+        "[sync]\nadapt = false\n",
+        "[inner]\noptimizer = \"adamw\"\n",
+        "[outer]\nmomentum = 0.5\n",
+        "[sync]\nengine = \"gossip\"\n",
+        "[sync]\ncodec = \"top-k\"\n",
+    ];
+    for text in chosen {
+        assert_eq!(of(text), Ok((30, 0)), "{text}");
+    }
+    assert_eq!(of("[sync]\nmode = \"every-step\"\n"), Ok((1, 0)));
+    // A file that says so lets it choose all the same, from the steps that are named.
+    assert_eq!(of("[inner]\nsteps = 10\n[sync]\nadapt = true\n"), Ok((10, 512)));
+    assert_eq!(of("[inner]\nsteps = 1000\n[sync]\nadapt = true\n"), Ok((1000, 1000)));
+    assert_eq!(of("[budget]\nrounds = 40\n[sync]\ngap_max = 64\n"), Ok((30, 64)));
+    let refused = |text: &str| of(text).expect_err(text);
+    assert!(refused("[sync]\nadapt = false\ngap_max = 64\n").contains("sync.gap_max = 64 means nothing"));
+    assert!(refused("[inner]\nsteps = 10\n[sync]\ngap_max = 9\n").contains("between inner.steps (10) and 1048576"));
+    assert!(refused("[sync]\nadapt = true\nmode = \"every-step\"\n").contains("must be 0 with sync.mode"));
+    assert!(refused("[sync]\nadapt = true\ncodec = \"top-k\"\n").contains("with sync.codec = \"top-k\""));
+    assert!(refused("[sync]\nadapt = true\n[outer]\nmomentum = 0.6\n").contains("at most 0.3 with sync.gap_max"));
+}

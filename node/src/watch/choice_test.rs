@@ -1,12 +1,12 @@
 use super::*;
-use starling_protocol::record::{Contributor, Member};
+use starling_protocol::record::Contributor;
 use starling_protocol::{Digest, NodeId, sample};
 
 /// The newest record of a flock of `nodes`, in rounds of `steps`, in which each states these microseconds.
 fn record(nodes: u8, steps: u32, [step_us, overhead_us, reduce_us]: [u32; 3]) -> (RunSpec, Record) {
     let spec = sample::spec();
-    let founder = Member { id: NodeId([1; 32]), ..sample::member(1) };
-    let mut record = sample::genesis(&spec, Digest([2; 32]), Digest([6; 32]), vec![founder]);
+    let founders = sample::voters([NodeId([1; 32])], 1, 0, 8);
+    let mut record = sample::genesis(&spec, Digest([2; 32]), Digest([6; 32]), founders);
     let measured = Measured { step_us, overhead_us, reduce_us, upload_kbps: 20_500, norm_bits: 0 };
     let one = |node: u8| Contributor {
         member: NodeId([node; 32]),

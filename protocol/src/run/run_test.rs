@@ -408,3 +408,30 @@ fn differences_in_streaming_are_named() {
     assert_eq!(here.differences(&there), expect);
     assert!(there.sync.streams() && !there.sync.merges() && !here.sync.streams() && here.sync.merges());
 }
+
+#[test]
+fn the_flock_may_choose_its_steps_in_plain_rounds_only() {
+    let with = |change: fn(&mut RunSpec)| {
+        keys(|s| {
+            (s.sync.gap_max, s.outer.momentum) = (512, 0.3);
+            change(s);
+        })
+    };
+    assert_eq!((with(|_| {}), keys(|s| s.outer.momentum = 0.9)), (vec![], vec![]));
+    assert_eq!((with(|s| s.sync.gap_max = 30), with(|s| s.sync.gap_max = 29)), (vec![], vec!["sync.gap_max"]));
+    assert_eq!(with(|s| s.sync.gap_max = (1 << 20) + 1), ["sync.gap_max"]);
+    assert_eq!(with(|s| s.outer.momentum = 0.31), ["outer.momentum"]);
+    let top_k =
+        with(|s| (s.sync.codec, s.sync.engine, s.budget.rounds) = (Codec::TopK { k: 1024 }, EngineKind::Owners, 0));
+    assert_eq!(top_k, ["sync.gap_max"]);
+    let paired = with(|s| (s.sync.engine, s.sync.gossip) = (EngineKind::Owners, Some(GossipSpec::every(8))));
+    assert_eq!(paired, ["sync.gap_max"]);
+    let large = |s: &mut RunSpec| (s.inner.batch, s.inner.accumulate, s.sync.gap_max) = (1 << 16, 1 << 16, 2048);
+    assert_eq!(with(large), ["sync.gap_max"]);
+    let mut spec = spec();
+    (spec.sync.gap_max, spec.outer.momentum) = (512, 0.0);
+    let mut there = spec.clone();
+    there.sync.gap_max = 64;
+    assert_eq!(spec.differences(&there), ["sync.gap_max: 512 here, 64 there"]);
+    assert_eq!(crate::wire::decode_spec(&crate::wire::encode_spec(&spec)), Ok(spec));
+}

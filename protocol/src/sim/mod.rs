@@ -70,6 +70,8 @@ const JOIN: JoinSpec = JoinSpec { patience_ms: 5_000, share: 25 };
 /// A run whose rounds are short.
 pub fn specification(options: &Options) -> RunSpec {
     let (steps, outer) = match options.mode {
+        // The choice of steps has no rule for more momentum.
+        SyncMode::Rounds if options.adapts => (STEPS, OuterSpec { lr: vec![(1, 1.0)], momentum: 0.3 }),
         SyncMode::Rounds => (STEPS, OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 }),
         SyncMode::EveryStep => (1, OuterSpec::unused()),
     };
@@ -82,6 +84,7 @@ pub fn specification(options: &Options) -> RunSpec {
             fragments: options.fragments,
             overlap: options.overlap,
             mixing: options.mixing,
+            gap_max: if options.adapts { 4 * STEPS } else { 0 },
             ..SyncSpec::whole(options.mode, options.codec, EngineKind::Ring)
         },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },

@@ -78,6 +78,8 @@ pub struct Options {
     pub from_weights: bool,
     /// The run's task is external: some elements are of kind mean.
     pub external: bool,
+    /// The flock chooses the inner steps of its rounds.
+    pub adapts: bool,
     /// All nodes begin on a first record that names all of them.
     pub awake: bool,
     /// The sizes at which the flock becomes a grid.
@@ -167,6 +169,8 @@ impl Options {
         options.probed = Random::new(seed, "probes").chance(25);
         options.from_weights = Random::new(seed, "weights").chance(10);
         options.external = options.mode == SyncMode::Rounds && Random::new(seed, "task").chance(10);
+        options.adapts =
+            options.mode == SyncMode::Rounds && !options.external && Random::new(seed, "inner steps").chance(15);
         let mut amending = Random::new(seed, "amendments");
         options.amendments = !options.awake && amending.chance(25);
         options.creator = options.amendments && amending.chance(70);
@@ -362,6 +366,7 @@ impl Options {
             clocks_behind: false,
             probed: false,
             from_weights: false,
+            adapts: false,
             external: false,
             awake: false,
             scale: FULL,
@@ -385,7 +390,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 31] {
+    fn switches(&self) -> [(&'static str, bool); 32] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -416,6 +421,7 @@ impl Options {
             ("probed", self.probed),
             ("from-weights", self.from_weights),
             ("external", self.external),
+            ("adapts", self.adapts),
             ("awake", self.awake),
             ("rows", self.scale != FULL),
         ]

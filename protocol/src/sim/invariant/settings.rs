@@ -2,13 +2,32 @@
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
-use crate::record::NextRound;
+use crate::record::{Contributor, NextRound, Record};
 use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub(super) struct Settings(BTreeMap<(Digest, Vec<Digest>, Digest), (Digest, NextRound)>);
+
+impl Settings {
+    /// Where liars are fewer than half of the contributors, the cost of the round is one that an honest one stated.
+    fn moderate(node: &usize, record: &Record, world: &World) -> Result<(), String> {
+        let liar = |node: usize| world.nodes[node].liar.is_some();
+        let lies = |contributor: &&Contributor| world.keys.index(&contributor.member).is_some_and(liar);
+        let liars = record.contributors.iter().filter(lies).count();
+        if record.contributors.is_empty() || 2 * liars >= record.contributors.len() {
+            return Ok(());
+        }
+        let newest = record.next.overheads[0];
+        let honest = record.contributors.iter().filter(|contributor| !lies(contributor));
+        let stated = honest.map(|contributor| contributor.measured.overhead_us);
+        let (least, most) = stated.fold((u32::MAX, 0), |(least, most), us| (least.min(us), most.max(us)));
+        require((least..=most).contains(&newest), || {
+            format!("node {node} has a round cost {newest} us, and honest members stated {least} to {most}")
+        })
+    }
+}
 
 impl Invariant for Settings {
     fn name(&self) -> &'static str {
@@ -19,6 +38,7 @@ impl Invariant for Settings {
         let Observed::Stored { node, write: Write::Vote { candidate: Some(held), .. } } = event else { return Ok(()) };
         let record = &held.candidate.record;
         require(record.next.codec == world.spec.sync.codec, || format!("node {node} changes the codec by itself"))?;
+        Self::moderate(node, record, world)?;
         let readys = record.contributors.iter().map(|contributor| contributor.ready).collect();
         let of = (record.parent, readys, record.state_root);
         let fresh = || (record.digest(), record.next.clone());
