@@ -314,13 +314,13 @@ fn an_amendment_is_in_force_within_two_rounds_on_all_nodes_and_on_none_before() 
         let before = best_seq(&world);
         world.amend(1, 1, 0);
         world.run_until(world.now + 30 * SECOND, |world| world.violation.is_some() || amendments(world) == Some(1));
-        // A node may still be writing the record down.
+        let end = world.now + 10 * SECOND;
+        world.run_until(end, |world| world.violation.is_some());
+        // By now the record is written down.
         let mut chains = world.nodes.iter().flat_map(|node| &node.disk.chain);
         let held = chains.find(|link| link.record.amended.is_some()).map(|link| link.record.seq);
         let within = held.is_some_and(|seq| seq <= before + 2);
         assert!(within || world.violation.is_some(), "it is held by {held:?} after {before}");
-        let end = world.now + 10 * SECOND;
-        world.run_until(end, |world| world.violation.is_some());
         world.violation.map(|violation| violation.invariant)
     };
     for creator in [true, false] {

@@ -5,9 +5,9 @@ use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
 use super::task::{Ready, StepAt, TaskError, Trouble};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
 use crate::contribution::subtract_from;
-use starling_protocol::Digest;
 use starling_protocol::outer::schedule;
 use starling_protocol::run::InnerSpec;
+use starling_protocol::{Digest, record};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -169,7 +169,7 @@ impl Worker {
     }
 
     /// The learning rate of a step of a round, after this work of its lineage.
-    pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, done: &Done) -> f64 {
+    pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, done: &record::Done) -> f64 {
         schedule::rate(inner, &self.setting.budget, round, step, done)
     }
 
