@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from control import check_control
 from flips import flip_bytes, lines_of, table
 from follower import Follower, Recording, Refused, follow
 from grid import check_grid
@@ -41,11 +42,13 @@ def show_vectors(folder: Path) -> bool:
     try:
         wire, codec = check_wire(folder / "wire.txt"), check_codec(folder / "codec.txt")
         made, grids = check_made(folder / "wire.txt"), check_grid(folder / "grid.json")
+        chosen = check_control(folder / "control.json")
     except Fault as fault:
         print(f"vectors: RED: {fault}")
         return False
     print(f"vectors: {wire} documents and digests of wire.txt and {codec} payloads of codec.txt are as specified; "
-          f"{made} certificates made here are taken or refused as they should be, and {grids} flocks sit as specified")
+          f"{made} certificates made here are taken or refused as they should be, {grids} flocks sit as specified, "
+          f"and {chosen} rounds have the steps that they should have")
     return True
 
 

@@ -1,7 +1,11 @@
 """The inner steps that the next round has (§2.11)."""
 
+import json
 import math
 from collections.abc import Iterable
+from pathlib import Path
+
+from wire import demand
 
 
 def median(times: Iterable[int]) -> int | None:
@@ -29,3 +33,18 @@ def steps_after(now: int, most: int, step_times: list[int], overheads: tuple[int
 
     least = goodput(now) * 1.03
     return next((n for n in (2 * now, now // 2) if 1 <= n <= most and goodput(n) > least), now)
+
+
+def check_control(path: Path) -> int:
+    """Checks the choices of `control.json`; returns their number."""
+    checked = 0
+    for course in json.loads(path.read_text()):
+        now, overheads = course["inner_steps"], (0, 0, 0)
+        for stated in course["rounds"]:
+            overheads = overheads_after(overheads, stated["overhead_us"])
+            demand(list(overheads) == stated["overheads"], "§2.11.1", f"{overheads} are not {stated['overheads']}")
+            if course["gap_max"]:
+                now = steps_after(now, course["gap_max"], stated["step_us"], overheads)
+            demand(now == stated["inner_steps"], "§2.11.2", f"{now} steps instead of {stated['inner_steps']}")
+            checked += 1
+    return checked

@@ -1,7 +1,7 @@
 //! Injected bugs that change the files' content: a program with one of them would be noticed by its file alone.
 
 use crate::json::Json;
-use crate::{ballot, grid, leases, membership, outer, owners, quorum, records, reduction, ring, session};
+use crate::{ballot, control, grid, leases, membership, outer, owners, quorum, records, reduction, ring, session};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
@@ -39,6 +39,7 @@ const SHOWN: &[(Subject, &[Mutation])] = &[
         ],
     ),
     (grid::subject, &[Mutation::CellsById, Mutation::VotersAnywhere]),
+    (control::subject, &[Mutation::BoastsCount]),
     (
         leases::subject,
         &[

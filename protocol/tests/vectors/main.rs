@@ -4,6 +4,7 @@
 //! `STARLING_VECTORS=write` rewrites the files instead: only when a change of the protocol is meant.
 
 mod ballot;
+mod control;
 mod fields;
 mod grid;
 #[cfg(feature = "mutations")]
@@ -67,6 +68,11 @@ fn membership_is_that_of_the_file() {
 #[test]
 fn cells_are_those_of_the_file() {
     check("grid.json", grid::subject());
+}
+
+#[test]
+fn chosen_steps_are_those_of_the_file() {
+    check("control.json", control::subject());
 }
 
 #[test]
