@@ -4,7 +4,7 @@ use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
 use crate::stage::{Entry, What};
 use crate::verdict::{Check, verdict};
-use crate::{bounds, costs, waits};
+use crate::{bounds, costs, steps, waits};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,6 +44,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     checks.extend(expect.costs.iter().map(|most| costs::cost(scenario, history, most)));
     checks.extend(expect.counted.iter().map(|needed| bounds::counted(scenario, logs, needed)));
     checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
+    checks.extend(expect.steps.iter().map(|needed| steps::chosen(history, needed)));
     if !expect.apart.is_empty() {
         checks.push(turns(scenario, history));
     }

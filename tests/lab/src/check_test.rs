@@ -17,7 +17,7 @@ fn entry(seen: f64, what: What, node: Option<&str>, text: &str, code: Option<i32
 
 fn committed(seen: f64, node: &str, round: u64) -> Value {
     json!({
-        "event": "committed", "seen": seen, "node": format!("id-{node}"), "seq": round, "round": round, "record": format!("r{round}"),
+        "event": "committed", "seen": seen, "inner_steps": 30, "node": format!("id-{node}"), "seq": round, "round": round, "record": format!("r{round}"),
         "lineage": "l", "state_root": format!("s{round}"), "contributors": ["id-a", "id-b"], "tokens": round * 100,
     })
 }
@@ -84,6 +84,7 @@ fn each_rule_finds_its_own() {
         ("exits", |h| (h.diary[5].text, h.diary[5].code) = ("by itself".into(), Some(0))),
         ("exits", |h| h.diary[6].code = Some(101)),
         ("exits", |h| h.diary[6].text = "by itself".into()),
+        ("steps", |h| h.nodes[0].events[8]["inner_steps"] = json!(61)),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "split_brain", "seen": 3.0}))),
         ("together", |h| h.diary.push(entry(9.4, What::Trouble, None, "not together", None))),
     ];
@@ -140,6 +141,7 @@ fn every_expectation_of_a_scenario_is_checked() {
     let asked = scenario(
         "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nformed_s = 1.0\nwaited_s_max = 2.0\n\
          absent = [\"skipped\"]\n\
+         [[expect.steps]]\nrounds = 0\nleast = 30\nmost = 60\n\
          [[expect.events]]\nevent = \"caught_up\"\nnode = \"b\"\n",
     );
     let mut fine = history();
@@ -149,7 +151,7 @@ fn every_expectation_of_a_scenario_is_checked() {
     fine.nodes[0].events.push(json!({"event": "attempt_started", "seen": 2.0, "round": 1, "attempt": 1}));
     assert_eq!(broken(&asked, &fine), Vec::<String>::new());
     type Mutation = fn(&mut History);
-    let mutations: [(&str, Mutation); 7] = [
+    let mutations: [(&str, Mutation); 8] = [
         ("b says caught_up", |h| h.nodes[1].events.retain(|e| e["event"] != "caught_up")),
         ("departures", |h| {
             h.nodes[0].events.push(json!({"event": "member_left", "seen": 1.0, "member": "x", "round": 1}))

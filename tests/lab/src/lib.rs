@@ -13,6 +13,7 @@ pub mod rows;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod steps;
 pub mod stranger;
 pub mod sweep;
 pub mod verdict;

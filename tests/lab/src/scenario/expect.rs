@@ -71,6 +71,8 @@ pub struct Expect {
     pub formed_s: Option<f64>,
     /// Most seconds for which rounds wait for newcomers, in all.
     pub waited_s_max: Option<f64>,
+    /// The inner steps that the flock has to choose.
+    pub steps: Vec<Chosen>,
 }
 
 impl Default for Expect {
@@ -98,6 +100,7 @@ impl Default for Expect {
             nats_per_byte: None,
             formed_s: None,
             waited_s_max: None,
+            steps: Vec::new(),
         }
     }
 }
@@ -155,6 +158,18 @@ pub struct Cost {
     /// Hundredths of one core, and MiB.
     pub cpu_percent: f64,
     pub mib: f64,
+}
+
+/// Bounds of the inner steps from some record on, until the next fault begins or ends.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chosen {
+    /// The number of the fault, from 1; from when all nodes are in if it is missing.
+    pub after_fault: Option<usize>,
+    /// Records until then.
+    pub rounds: usize,
+    pub least: u32,
+    pub most: u32,
 }
 
 /// A counter of a node's metrics that must have reached a value at the end.

@@ -8,7 +8,7 @@ mod plan;
 mod presets;
 mod topology;
 
-pub use expect::{Cost, Counted, Expect, Needed, NeededExit, Never};
+pub use expect::{Chosen, Cost, Counted, Expect, Needed, NeededExit, Never};
 pub use fault::{COMMITTING, Fault, FaultEntry, When};
 pub use limits::Limits;
 pub use plan::{Plan, Refusal};
