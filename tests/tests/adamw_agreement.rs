@@ -7,7 +7,7 @@ use starling_node::config::run_file::{RunFile, trainer_options};
 use starling_protocol::Digest;
 use starling_protocol::engine::succession;
 use starling_protocol::outer::{Rule, schedule};
-use starling_protocol::record::Record;
+use starling_protocol::record::{Done, Record};
 use starling_protocol::run::{DataSpec, Gains, RunSpec, SyncMode};
 use starling_protocol::state::State;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn both_come_to_the_same_parameters() {
     let mut clipped = 0;
     for round in 1..=STEPS {
         let batch = tokens(&model, 4, round as usize);
-        let lr = schedule::rate(&spec.inner, &spec.budget, round, 0, 0);
+        let lr = schedule::rate(&spec.inner, &spec.budget, round, 0, &Done { tokens: 0, steps: round - 1 });
         let own = inner.step(&batch, lr).expect("a step");
         outer.load(&state.theta).expect("parameters");
         let report = outer.gradient(&batch, &mut gradient).expect("a gradient");
