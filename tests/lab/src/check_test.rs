@@ -84,7 +84,6 @@ fn each_rule_finds_its_own() {
         ("exits", |h| (h.diary[5].text, h.diary[5].code) = ("by itself".into(), Some(0))),
         ("exits", |h| h.diary[6].code = Some(101)),
         ("exits", |h| h.diary[6].text = "by itself".into()),
-        ("steps", |h| h.nodes[0].events[8]["inner_steps"] = json!(61)),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "split_brain", "seen": 3.0}))),
         ("together", |h| h.diary.push(entry(9.4, What::Trouble, None, "not together", None))),
     ];
@@ -165,6 +164,7 @@ fn every_expectation_of_a_scenario_is_checked() {
         }),
         ("waited", |h| h.nodes[1].events.push(json!({"event": "waited_for_newcomers", "seen": 5.0, "seconds": 2.5}))),
         ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
+        ("steps", |h| h.nodes[0].events[8]["inner_steps"] = json!(61)),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
     ];
     for (rule, mutation) in mutations {
