@@ -90,9 +90,8 @@ fn steps_text(steps: &Steps, now: Instant) -> String {
 fn round(picture: &Picture, cells: usize, now: Instant) -> Vec<String> {
     let Some(numbered) = numbered(picture) else { return Vec::new() };
     let numbered = numbered.trim_start_matches("round ").to_owned();
-    let (most, _) = picture.budget;
-    let of_run = (most > 0).then(|| picture.committed.unwrap_or_default() as f64 / most as f64);
-    // A run without a number of rounds has a bar for the steps of each.
+    let of_run = picture.pace.share(picture.budget, picture.committed.unwrap_or_default());
+    // A run without an end has a bar for the steps of each.
     let of_round = || picture.steps_now().map(|steps| f64::from(steps.step) / f64::from(steps.steps.max(1)));
     let bar = of_run.or_else(of_round).map(|share| format!(" {}", bar(share, cells))).unwrap_or_default();
     let steps = picture.steps_now().map(|steps| steps_text(steps, now));

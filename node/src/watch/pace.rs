@@ -65,6 +65,14 @@ impl Pace {
         (!self.rounds.is_empty()).then(|| sum(|round| round.tokens) / sum(|round| round.seconds).max(1e-3))
     }
 
+    /// The share of the two budgets that is spent, of the one that is spent first; None without a budget. So many rounds
+    /// are committed, some of them before this process.
+    pub fn share(&self, (rounds, tokens): (u64, u64), committed: u64) -> Option<f64> {
+        let (round, spent) = self.last.map_or((0, 0), |last| (last.round, last.tokens));
+        let of = |done: u64, all: u64| (all > 0).then(|| done as f64 / all as f64);
+        of(round.max(committed), rounds).into_iter().chain(of(spent, tokens)).reduce(f64::max)
+    }
+
     /// Seconds until the first of the two budgets is spent; 0 is no budget. None before it is known.
     pub fn left(&self, (rounds, tokens): (u64, u64), now: Instant) -> Option<f64> {
         let (last, usual) = (self.last?, self.usual?);
@@ -133,6 +141,8 @@ mod tests {
         let left = flown.round(2.0, 10).expect("it is known");
         assert!((left - 12.0).abs() < 1e-6, "{left}");
         assert_eq!(flown.pace.left((0, 0), flown.now), None, "a run without a budget has no end");
+        assert_eq!((flown.pace.share((0, 0), 4), flown.pace.share((8, 0), 4)), (None, Some(0.5)));
+        assert_eq!((flown.pace.share((8, 500), 4), Pace::default().share((0, 500), 0)), (Some(0.8), Some(0.0)));
         let by_tokens = flown.pace.left((10, 600), flown.now).expect("it is known");
         assert!((by_tokens - 4.0).abs() < 1e-6, "the first budget counts: {by_tokens}");
         let later = flown.pace.left((10, 0), flown.now + Duration::from_secs(1)).expect("it is known");

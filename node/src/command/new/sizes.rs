@@ -30,8 +30,6 @@ pub struct Size {
     pub accumulate: u32,
     /// The peak learning rate.
     pub rate: f64,
-    /// Tokens that one node alone trains in a round.
-    pub round_tokens: u64,
     /// Bytes of memory that a node takes, as a start estimates them.
     pub memory: u64,
     /// Whether they are available on this machine.
@@ -81,7 +79,6 @@ fn size(preset: &'static str, vocab: u32, available: Option<u64>) -> Result<Size
             batch,
             accumulate: SEQUENCES / batch,
             rate: rate(parameters),
-            round_tokens: spec.inner.samples(spec.inner.steps).saturating_mul(spec.model.seq_len.into()).max(1),
             memory,
             fits: available.is_none_or(|available| memory <= available),
         };
@@ -127,7 +124,6 @@ mod tests {
         let whole = roomy[5];
         let tight = sizes(whole.memory - 1)[5];
         assert!(tight.fits && tight.memory < whole.memory && tight.batch * tight.accumulate == 8, "{tight:?}");
-        assert_eq!(tight.round_tokens, whole.round_tokens);
         assert!(sizes(0).iter().all(|size| !size.fits && size.batch == 8));
         assert!(all(256, None).expect("sound").iter().all(|size| size.fits), "a system that does not tell");
     }

@@ -24,13 +24,6 @@ pub struct Choice {
     pub allow: Vec<String>,
 }
 
-impl Choice {
-    /// Rounds in which one node alone trains the tokens.
-    pub fn rounds(&self) -> u64 {
-        self.tokens.div_ceil(self.size.round_tokens)
-    }
-}
-
 /// The lines of a file.
 struct Lines(String);
 
@@ -78,8 +71,7 @@ pub fn text(choice: &Choice) -> String {
     lines.table("budget");
     // The integers of TOML end there.
     let integer = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    lines.key("The run ends after so many tokens of all nodes together,", "tokens", integer(choice.tokens));
-    lines.key("or after so many rounds: one node alone needs them.", "rounds", integer(choice.rounds()));
+    lines.key("The run ends after so many tokens of all nodes together.", "tokens", integer(choice.tokens));
     lines.0
 }
 
@@ -155,7 +147,8 @@ mod tests {
                 assert_eq!(spec.model.parameters(), size.parameters);
                 assert_eq!((spec.inner.batch, spec.inner.accumulate), (size.batch, size.accumulate));
                 assert_eq!(spec.inner.lr, size.rate);
-                assert_eq!((spec.budget.tokens, spec.budget.rounds), (choice.tokens, choice.rounds()));
+                assert_eq!((spec.budget.tokens, spec.budget.rounds), (choice.tokens, 0));
+                assert!(spec.sync.gap_max > 0, "the flock chooses its steps");
                 assert_eq!(spec.admission.mode, mode);
                 assert_eq!(spec.creator.map(|creator| creator.to_string()), choice.creator);
                 let allowed: Vec<_> = spec.admission.allow.iter().map(NodeId::to_string).collect();
@@ -182,12 +175,5 @@ mod tests {
         for pair in lines.windows(2).filter(|pair| !pair[1].starts_with('#') && pair[1].contains(" = ")) {
             assert!(pair[0].starts_with("# "), "{} has no comment:\n{text}", pair[1]);
         }
-    }
-
-    #[test]
-    fn one_node_alone_reaches_both_bounds_at_once() {
-        let size = sizes::all(256, None).expect("the presets are sound")[1];
-        let choice = Choice { tokens: 3 * size.round_tokens + 1, ..choice(size, AdmissionName::Open) };
-        assert_eq!(choice.rounds(), 4);
     }
 }
