@@ -14,11 +14,6 @@ const SEQUENCES: u32 = 8;
 const TOKENS_A_PARAMETER: u64 = 20;
 /// Bytes of text for a token of a tokenizer that is not of bytes: an estimate.
 const BYTES_A_TOKEN: u64 = 4;
-/// The most parameters of a model, and a peak learning rate that suits it.
-const RATES: [(u64, f64); 5] =
-    [(5_000_000, 2e-3), (20_000_000, 1.5e-3), (60_000_000, 1e-3), (200_000_000, 6e-4), (500_000_000, 3e-4)];
-/// The peak learning rate of larger models.
-const RATE_OF_THE_LARGEST: f64 = 2e-4;
 
 /// A preset, as this machine would train it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,8 +23,6 @@ pub struct Size {
     /// Sequences of a micro-batch, and micro-batches of a step.
     pub batch: u32,
     pub accumulate: u32,
-    /// The peak learning rate.
-    pub rate: f64,
     /// Bytes of memory that a node takes, as a start estimates them.
     pub memory: u64,
     /// Whether they are available on this machine.
@@ -78,7 +71,6 @@ fn size(preset: &'static str, vocab: u32, available: Option<u64>) -> Result<Size
             parameters,
             batch,
             accumulate: SEQUENCES / batch,
-            rate: rate(parameters),
             memory,
             fits: available.is_none_or(|available| memory <= available),
         };
@@ -100,10 +92,6 @@ fn spec(preset: &str, batch: u32, vocab: u32) -> Result<RunSpec, Failure> {
     RunFile::parse(&text, Path::new("RUN.toml"))?.spec(data, vocab)
 }
 
-fn rate(parameters: u64) -> f64 {
-    RATES.iter().find(|(most, _)| parameters <= *most).map_or(RATE_OF_THE_LARGEST, |(_, rate)| *rate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +107,7 @@ mod tests {
         let roomy = sizes(ALL);
         assert_eq!(roomy.len(), ModelConfig::preset_names().count());
         assert!(roomy.iter().all(|size| size.fits && size.batch == 8 && size.accumulate == 1), "{roomy:?}");
-        assert!(roomy.windows(2).all(|pair| pair[0].memory < pair[1].memory && pair[0].rate >= pair[1].rate));
+        assert!(roomy.windows(2).all(|pair| pair[0].memory < pair[1].memory));
         // With a little less the same model is trained in smaller micro-batches, which make the same steps.
         let whole = roomy[5];
         let tight = sizes(whole.memory - 1)[5];

@@ -54,7 +54,6 @@ pub fn text(choice: &Choice) -> String {
     lines.key(&parameters, "preset", size.preset);
     data(&mut lines, choice);
     lines.table("inner");
-    lines.key("Peak learning rate; larger models want less.", "lr", size.rate);
     lines.key("Sequences of a micro-batch: fewer take less memory.", "batch", i64::from(size.batch));
     lines.key("Micro-batches of a step.", "accumulate", i64::from(size.accumulate));
     lines.table("admission");
@@ -146,7 +145,6 @@ mod tests {
                 assert_eq!(file.data.tokenizer, "bytes");
                 assert_eq!(spec.model.parameters(), size.parameters);
                 assert_eq!((spec.inner.batch, spec.inner.accumulate), (size.batch, size.accumulate));
-                assert_eq!(spec.inner.lr, size.rate);
                 assert_eq!((spec.budget.tokens, spec.budget.rounds), (choice.tokens, 0));
                 assert!(spec.sync.gap_max > 0, "the flock chooses its steps");
                 assert_eq!(spec.admission.mode, mode);
