@@ -44,7 +44,7 @@ RESULTS ?= $(if $(QUICK),out/quality,benches/results)
 # A member that lies, for tests: beside the others, and never one of them.
 BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round bench-uplink sim cost kills fuzz build system
+.PHONY: help byzantine demo follower python gpu-check lab test verify fix bench bench-quality bench-codec bench-control bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round bench-uplink sim cost kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT);"
@@ -61,6 +61,7 @@ help:
 	@echo "             bench-checkpoint (what a checkpoint adds to a round, some five minutes),"
 	@echo "             bench-join (a newcomer joins a flying flock; PRESET=$(PRESET)),"
 	@echo "             bench-round (a round beyond its wire time; PRESET=$(PRESET) CODEC=$(CODEC) ENGINE=$(ENGINE)),"
+	@echo "             bench-control (the flock's choice of its steps beside other rules, simulated),"
 	@echo "             bench-uplink (what nodes say of lines of known rates, some three minutes; needs root)"
 	@echo "make bench-quality    the queue of comparisons of validation loss; hours, goes on where it stopped; QUICK=1: minutes;"
 	@echo "             LIST=$(LIST), rows and curves in RESULTS=$(RESULTS)"
@@ -135,9 +136,9 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round
+bench: bench-codec bench-control bench-reduce bench-train bench-step bench-fetch bench-checkpoint bench-engine bench-lab bench-join bench-round
 
-bench-codec bench-train bench-step bench-fetch bench-checkpoint: build
+bench-codec bench-control bench-train bench-step bench-fetch bench-checkpoint: build
 	@JSON=$(JSON) $(BIN)/$@
 
 # After deaths as well, and over limited links where namespaces can be made.

@@ -71,7 +71,7 @@ impl Bench {
             expected: Vec::new(),
             lease: Span { start: 0, count: BATCH * u64::from(STEPS) },
             inner_steps: STEPS,
-            tokens: 0,
+            done: Default::default(),
             inner,
             budget,
             validate: None,

@@ -123,7 +123,7 @@ impl Bench {
             base: base(on),
             lease,
             inner_steps,
-            tokens: 0,
+            done: Default::default(),
             validate: None,
             generation,
             news,
@@ -143,7 +143,8 @@ impl Bench {
 
     fn ahead(&mut self, round: u64, on: u8, lease: Span) {
         let (inner_steps, steps, generation, news) = (4, 2, 1, FragmentEvent::default());
-        let job = Ahead { round, base: base(on), lease, inner_steps, steps, tokens: 0, generation, news };
+        let job =
+            Ahead { round, base: base(on), lease, inner_steps, steps, done: Default::default(), generation, news };
         assert!(matches!(self.own.go_ahead(&mut self.worker, &job), Ok(TrainerEvent::WentAhead { .. })));
     }
 
@@ -224,7 +225,7 @@ fn a_round_that_is_stopped_leaves_nothing_behind() {
         base: base(2),
         lease: lease(8),
         inner_steps,
-        tokens: 0,
+        done: Default::default(),
         validate: None,
         generation,
         news,
