@@ -16,6 +16,9 @@ use serde_json::json;
 use starling_benches::{append_row, json_file};
 use std::path::PathBuf;
 
+/// Rounds after which steps should be settled, after the start and after a change of the lines.
+const SETTLED_IN: usize = 12;
+
 /// Compare rules that choose the inner steps of rounds, in simulated flocks
 #[derive(Parser)]
 struct Arguments {
@@ -52,15 +55,15 @@ fn main() -> Result<()> {
         flocks.len(),
         arguments.rounds
     );
-    println!("{:<24} {:>6} {:>6} {:>15} {:>12}", "rule", "mean", "least", "settled after", "turns in 20");
+    println!("{:<24} {:>6} {:>6} {:>17} {:>12}", "rule", "mean", "least", "settled within 12", "turns in 20");
     for (rule, played) in &scores {
         let share = |score: f64| format!("{:.1} %", score * 100.0);
         let mean = played.iter().map(|one| one.score).sum::<f64>() / played.len() as f64;
         let least = played.iter().map(|one| one.score).fold(f64::INFINITY, f64::min);
-        let settled = played.iter().map(|one| one.settled_in).max().unwrap_or(0);
+        let settled = played.iter().filter(|one| one.settled_in <= SETTLED_IN).count() as f64 / played.len() as f64;
         let turns = played.iter().map(|one| one.turns).sum::<usize>() as f64 * 20.0;
         let turns = turns / (played.len() * arguments.rounds) as f64;
-        println!("{:<24} {:>6} {:>6} {settled:>8} rounds {turns:>12.2}", rule.name(), share(mean), share(least));
+        println!("{:<24} {:>6} {:>6} {:>17} {turns:>12.2}", rule.name(), share(mean), share(least), share(settled));
     }
     heat_map(&flocks, &scores[0].1);
     Ok(())
