@@ -11,11 +11,9 @@
 
 use crate::lease::median;
 use crate::mutation::{Mutation, mutated};
-use crate::record::{Measured, NextRound};
+use crate::record::{Measured, NextRound, OVERHEADS};
 use crate::run::RunSpec;
 
-/// Rounds whose fixed cost is remembered.
-pub const OVERHEADS: usize = 3;
 /// What a round of H steps with M members costs in tokens: `DRIFT * sqrt(H * (M - 1))` more of them lead to the same
 /// loss. Fitted to the 1m model with Muon (`docs/learning.md`, the law of rounds).
 pub const DRIFT: f64 = 0.0264;

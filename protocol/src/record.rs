@@ -1,7 +1,6 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
 use crate::amendment::{Amendment, Settings};
-use crate::control::OVERHEADS;
 use crate::grid::{Cell, Grid};
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::mutation::{Mutation, mutated};
@@ -121,6 +120,9 @@ pub struct Measured {
     /// L2 norm of the pseudo-gradient, as the bits of an f32.
     pub norm_bits: u32,
 }
+
+/// Rounds whose cost a record remembers.
+pub const OVERHEADS: usize = 3;
 
 /// Settings of the round after a record, which the sync controller gives, and the members of that round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

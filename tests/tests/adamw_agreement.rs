@@ -30,7 +30,7 @@ const SMALL: &str = "preset = \"0.1m\"\nd_model = 32\nlayers = 2\nheads = 4\nkv_
 fn parent(spec: &RunSpec, round: u64) -> Record {
     let me = starling_protocol::NodeId([1; 32]);
     let genesis = succession::genesis(spec.digest(), spec, (me, 1), 7, Digest::default()).expect("a sound run");
-    Record { round: round - 1, ..genesis }
+    Record { round: round - 1, steps: round - 1, ..genesis }
 }
 
 /// Sequences that count in steps of a stride.

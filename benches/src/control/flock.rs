@@ -1,8 +1,8 @@
 //! Simulated flocks: the time that their rounds take, and what their tokens are worth.
 
 use crate::rule::{Known, Rule, STEPS, STEPS_MAX};
-use starling_protocol::control::{Figures, OVERHEADS};
-use starling_protocol::record::Measured;
+use starling_protocol::control::Figures;
+use starling_protocol::record::{Measured, OVERHEADS};
 
 /// The part of a round's cost that neither bytes nor round trips explain, in microseconds.
 const FIXED_US: f64 = 50_000.0;

@@ -1,7 +1,7 @@
 //! Rules that choose the inner steps of the next round.
 
-use starling_protocol::control::{self, Figures, OVERHEADS};
-use starling_protocol::record::Measured;
+use starling_protocol::control::{self, Figures};
+use starling_protocol::record::{Measured, OVERHEADS};
 
 /// The steps of the first round, and of a rule that never changes them: the default of run files.
 pub const STEPS: u32 = 30;

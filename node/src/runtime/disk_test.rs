@@ -64,7 +64,8 @@ fn mode_codec_fragments_and_budget_make_a_difference() {
     assert_eq!(rounds("", 1_000_000), 1_000_000);
     assert_eq!(rounds("[budget]\nrounds = 40", 1_000_000), 40, "a run has no more updates than rounds");
     // A round of one member: 30 steps of 8 sequences of 128 tokens.
-    assert_eq!(rounds("[budget]\ntokens = 61441", 1_000_000), 3);
+    assert_eq!(rounds("[inner]\nsteps = 30\n[budget]\ntokens = 61441", 1_000_000), 3);
+    assert_eq!(rounds("[budget]\ntokens = 61441", 1_000_000), 61, "the flock may choose a single step");
     assert_eq!(rounds("[budget]\nrounds = 40", 0), 1);
     assert_eq!(DiskNeed::of(&spec(""), u64::MAX, true).least(), u64::MAX, "and no overflow");
 }

@@ -2,13 +2,13 @@
 //! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
 use crate::amendment::Settings;
-use crate::control::{self, OVERHEADS};
+use crate::control;
 use crate::difference::Limits;
 use crate::grid::{self, Cell, Sitter};
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
 use crate::record::{
-    Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with,
+    Contributor, GrantUse, Measured, Member, NextRound, OVERHEADS, Record, RecordKind, Role, Span, lineage, merged_with,
 };
 use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId};

@@ -1,10 +1,10 @@
 //! The rules for the shape of a record, by itself and after its parent.
 
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
-use super::{Measured, Member, NextRound, Record, RecordKind, Role, Span};
+use super::{Measured, Member, NextRound, OVERHEADS, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::amendment::Settings;
-use crate::control::{self, OVERHEADS};
+use crate::control;
 use crate::difference::Limits;
 use crate::grid::{Cell, Shape};
 use crate::limits::TOUR_MAX;
