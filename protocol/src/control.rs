@@ -5,9 +5,10 @@
 //! a token. It is a pure function of a record and the contributions after it, in integers and `f64` with `+ - * /
 //! sqrt` alone, so that every node computes the same bits; a voter that computes others does not vote for them.
 //!
-//! Each figure is the median of what the contributors state, and of the last three rounds. Fewer than half of them can
-//! therefore not move it beyond what the others measured, and one bad round moves nothing. The number doubles or halves
-//! at most in a round, and only for a gain of [`GAIN_MIN`].
+//! Each figure is the lower median of what the voters among the contributors state; the cost of a round is the median of
+//! three such, of the last three rounds. A minority of those that state a figure cannot move it beyond what the others
+//! state (of two, one can), and a single round with another cost moves nothing. Newcomers that have not earned a vote do not count. The number
+//! doubles or halves at most in a round, and only for a gain of [`GAIN_MIN`].
 
 use crate::lease::median;
 use crate::mutation::{Mutation, mutated};
@@ -37,10 +38,10 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures after a round with these measurements, of which `overheads` has the newest. None while they are not
-    /// known, and with a single contributor: without averaging there is nothing to choose.
-    pub fn of(measured: &[Measured], overheads: &[u32; OVERHEADS]) -> Option<Self> {
-        let members = u32::try_from(measured.len()).ok().filter(|members| *members > 1)?;
+    /// The figures after a round of so many contributors, whose voters measured this; `overheads` has the newest. None
+    /// while they are not known, and with a single contributor: without averaging there is nothing to choose.
+    pub fn of(measured: &[Measured], overheads: &[u32; OVERHEADS], contributors: usize) -> Option<Self> {
+        let members = u32::try_from(contributors).ok().filter(|members| *members > 1)?;
         let step_us = median(measured.iter().map(|m| m.step_us))?;
         let all_known = overheads.iter().all(|overhead| *overhead > 0);
         let overhead_us = median(*overheads).filter(|_| all_known)?;
@@ -84,11 +85,11 @@ pub fn overheads(before: &[u32; OVERHEADS], measured: &[Measured]) -> [u32; OVER
     newest.map_or(*before, |newest| [newest, first, second])
 }
 
-/// The inner steps of the round after a COMMIT of contributions with these measurements, and the fixed costs that its
-/// record keeps. `before` is the round that they end.
-pub fn next(spec: &RunSpec, before: &NextRound, measured: &[Measured]) -> (u32, [u32; OVERHEADS]) {
+/// The inner steps of the round after a COMMIT of so many contributions, whose voters measured this, and the fixed costs
+/// that its record keeps. `before` is the round that they end.
+pub fn next(spec: &RunSpec, before: &NextRound, measured: &[Measured], contributors: usize) -> (u32, [u32; OVERHEADS]) {
     let overheads = overheads(&before.overheads, measured);
-    let steps = match (spec.sync.gap_max, Figures::of(measured, &overheads)) {
+    let steps = match (spec.sync.gap_max, Figures::of(measured, &overheads, contributors)) {
         (0, _) => spec.inner.steps,
         (_, None) => before.inner_steps,
         (most, Some(figures)) => figures.steps_after(before.inner_steps, most),

@@ -71,7 +71,7 @@ fn noise_of_a_third_makes_it_turn_back_in_at_most_one_round_of_twenty() {
             let heard: Vec<Measured> =
                 (0..4).map(|_| measured(80_000, (f64::from(cost_us) * (1.0 + noise() / 3.0)) as u32)).collect();
             kept = overheads(&kept, &heard);
-            let next = Figures::of(&heard, &kept).map_or(steps, |seen| seen.steps_after(steps, 1024));
+            let next = Figures::of(&heard, &kept, heard.len()).map_or(steps, |seen| seen.steps_after(steps, 1024));
             let moved = i64::from(next) - i64::from(steps);
             turns += i32::from(moved * last < 0);
             last = if moved == 0 { last } else { moved };
@@ -89,7 +89,7 @@ fn a_boast_and_a_single_bad_round_move_nothing() {
         assert!([400_000, 420_000].contains(&kept[0]), "{lie}: {kept:?}");
     }
     let kept = overheads(&[400_000; OVERHEADS], &[measured(50_000, 30_000_000); 3]);
-    let seen = Figures::of(&honest, &kept).unwrap();
+    let seen = Figures::of(&honest, &kept, 3).unwrap();
     assert_eq!((kept[0], seen.overhead_us), (30_000_000, 400_000), "one round in which somebody died");
     assert_eq!(overheads(&kept, &[measured(50_000, 0)]), kept, "nobody measured");
 }
@@ -97,15 +97,15 @@ fn a_boast_and_a_single_bad_round_move_nothing() {
 #[test]
 fn without_figures_nothing_changes() {
     let known = [400_000; OVERHEADS];
-    assert_eq!(Figures::of(&[measured(50_000, 1)], &known), None, "one contributor averages with nobody");
-    assert_eq!(Figures::of(&[measured(0, 1); 2], &known), None, "of no step it is known how long it takes");
-    assert_eq!(Figures::of(&[measured(50_000, 1); 2], &[1, 1, 0]), None, "two rounds are not enough");
+    assert_eq!(Figures::of(&[measured(50_000, 1)], &known, 1), None, "one contributor averages with nobody");
+    assert_eq!(Figures::of(&[measured(0, 1); 2], &known, 2), None, "of no step it is known how long it takes");
+    assert_eq!(Figures::of(&[measured(50_000, 1); 2], &[1, 1, 0], 2), None, "two rounds are not enough");
     let mut spec = sample::spec();
     let before = NextRound { inner_steps: 48, overheads: known, ..sample::record().next };
-    assert_eq!(next(&spec, &before, &[measured(1, 1); 4]).0, spec.inner.steps, "fixed by the run");
+    assert_eq!(next(&spec, &before, &[measured(1, 1); 4], 4).0, spec.inner.steps, "fixed by the run");
     spec.sync.gap_max = 512;
-    assert_eq!(next(&spec, &before, &[measured(1, 1)]).0, 48);
-    assert_eq!(next(&spec, &before, &[measured(1_000, 9_000_000); 4]).0, 96);
+    assert_eq!(next(&spec, &before, &[measured(1, 1)], 1).0, 48);
+    assert_eq!(next(&spec, &before, &[measured(1_000, 9_000_000); 4], 4).0, 96);
 }
 
 proptest! {

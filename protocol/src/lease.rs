@@ -139,6 +139,13 @@ pub fn units_for(inner_steps: u32, most: u32, median_us: Option<u32>, step_us: u
     u32::try_from(units).unwrap_or(u32::MAX).clamp(least, most.max(least))
 }
 
+/// Steps in which a lease of so many units is trained in a round of `inner_steps`. A lease that was kept from a round of
+/// more steps has as many of them as make none larger than a fast member's.
+pub fn steps(units: u64, inner_steps: u32) -> u32 {
+    let most = u64::from(inner_steps.max(1)).max(units.div_ceil(FASTEST_PART.into()));
+    u32::try_from(units.clamp(1, most)).unwrap_or(u32::MAX)
+}
+
 /// Positions of a lease before the step `step` (from 0) of `steps`. A lease of more units than steps has some steps of
 /// more units, as even as they can be: a fast member takes larger steps, not more of them.
 pub fn positions_before(lease: &Span, unit: u64, steps: u32, step: u32) -> u64 {
@@ -156,6 +163,12 @@ mod tests {
 
     fn span(start: u64, count: u64) -> Span {
         Span { start, count }
+    }
+
+    #[test]
+    fn a_lease_that_was_kept_from_a_longer_round_has_steps_of_four_units_at_most() {
+        assert_eq!([steps(10, 32), steps(32, 32), steps(128, 32), steps(0, 32)], [10, 32, 32, 1]);
+        assert_eq!([steps(64, 32), steps(129, 32), steps(256, 32)], [32, 33, 64]);
     }
 
     #[test]

@@ -236,6 +236,13 @@ impl Record {
         Done { tokens: self.tokens, steps: self.steps }
     }
 
+    /// The most inner steps of a member's contribution to the round after this record. A member that keeps its lease may
+    /// have made all steps of the round before, of which there were twice as many at most ([`crate::control`]).
+    pub fn steps_max(&self, member: &Member) -> u32 {
+        let part = if member.absent > 0 { 2 } else { 1 };
+        self.next.inner_steps.saturating_mul(part).min(INNER_STEPS_MAX)
+    }
+
     /// The record that made the state, given this one's digest. Contributions to the next round start from that state.
     pub fn base_or(&self, own: Digest) -> Digest {
         if self.changes_state() { own } else { self.base }
@@ -252,6 +259,11 @@ impl Record {
     }
 
     /// Voters on the next record, by ascending id.
+    /// Whether the node votes on the record after this one.
+    pub fn votes(&self, id: &NodeId) -> bool {
+        self.member(id).is_some_and(|member| member.role == Role::Voter)
+    }
+
     pub fn voters(&self) -> impl Iterator<Item = &Member> + '_ {
         self.next.members.iter().filter(|member| member.role == Role::Voter)
     }

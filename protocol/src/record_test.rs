@@ -232,6 +232,8 @@ fn a_commit_follows_its_parent() {
     child.contributors[1].samples = 200;
     child.next.members.iter_mut().for_each(|member| member.served += 1);
     child.next.members.push(Member { since: 4, ..member(0x30, 0) });
+    // It was left out of a round that may have had twice as many steps.
+    child.contributors[1].steps = 60;
     cannot_follow(
         &parent,
         &child,
@@ -249,6 +251,7 @@ fn a_commit_follows_its_parent() {
             ("from another's lease", &|r| r.contributors[0].start = 1_680),
             ("beyond the lease", &|r| r.contributors[0].samples += 1),
             ("too many steps", &|r| r.contributors[0].steps = 31),
+            ("too many of one that was left out", &|r| r.contributors[1].steps = 61),
             ("tokens from nowhere", &|r| r.tokens += 1),
             ("steps from nowhere", &|r| r.steps += 1),
             ("another cost of the round", &|r| r.next.overheads[0] += 1),

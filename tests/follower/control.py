@@ -20,15 +20,15 @@ def overheads_after(before: tuple[int, int, int], stated: Iterable[int]) -> tupl
     return before if newest is None else (newest, *before[:2])
 
 
-def steps_after(now: int, most: int, step_times: list[int], overheads: tuple[int, int, int]) -> int:
-    """§2.11.2, where `most` is above 0 and `now` the parent's."""
+def steps_after(now: int, most: int, members: int, step_times: list[int], overheads: tuple[int, int, int]) -> int:
+    """§2.11.2, where `most` is above 0, `now` the parent's, and the times those of voters."""
     step, cost = median(step_times), median(overheads)
-    if len(step_times) < 2 or step is None or cost is None or 0 in overheads:
+    if members < 2 or step is None or cost is None or 0 in overheads:
         return now
 
     def goodput(steps: int) -> float:
         trained = float(steps) * float(step)
-        apart = math.sqrt(float(steps) * float(len(step_times) - 1))
+        apart = math.sqrt(float(steps) * float(members - 1))
         return trained / (trained + float(cost)) * (1.0 / (1.0 + 0.0264 * apart))
 
     least = goodput(now) * 1.03
@@ -44,7 +44,7 @@ def check_control(path: Path) -> int:
             overheads = overheads_after(overheads, stated["overhead_us"])
             demand(list(overheads) == stated["overheads"], "§2.11.1", f"{overheads} are not {stated['overheads']}")
             if course["gap_max"]:
-                now = steps_after(now, course["gap_max"], stated["step_us"], overheads)
+                now = steps_after(now, course["gap_max"], len(stated["step_us"]), stated["step_us"], overheads)
             demand(now == stated["inner_steps"], "§2.11.2", f"{now} steps instead of {stated['inner_steps']}")
             checked += 1
     return checked

@@ -181,6 +181,7 @@ def check_genesis(spec: RunSpec, genesis: Link) -> None:
     ids, admission = [m.id for m in genesis.record.next.members], spec.admission
     allowed = {LIST: admission.allow, TICKET: (spec.creator,)}.get(admission.mode, ids)
     demand(all(founder in allowed for founder in ids), "§6.2.3", "the founder is not one that the run allows")
+    demand(genesis.record.next.inner_steps == spec.inner.steps, "§6.2.3", "its inner steps are not the run's")
     begun = spec.beginning in (None, genesis.record.state_root)
     demand(begun, "§6.2.3", "its state is not the one that the run begins with")
 

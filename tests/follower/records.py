@@ -225,15 +225,17 @@ def check_after(parent: Link, r: Record) -> None:
 def check_commit_after(p: Record, r: Record) -> None:
     """§2.2.5 rule 3"""
     leases = {m.id: m.lease for m in p.next.members}
+    absent = {m.id for m in p.next.members if m.absent > 0}
     demand(r.round == p.round + 1, "§2.2.5 rule 3", "the round is not one more")
     for c in r.contributors:
         lease = leases.get(c.member, Span(-1, 0))
-        fits = c.start == lease.start and c.samples <= lease.count and c.steps <= p.next.inner_steps
+        most = p.next.inner_steps * (2 if c.member in absent else 1)
+        fits = c.start == lease.start and c.samples <= lease.count and c.steps <= most
         demand(fits, "§2.2.5 rule 3", f"contributor {c.member.hex()[:8]} keeps to no lease")
     total = sum(c.tokens for c in r.contributors)
     demand(r.tokens == p.tokens + total, "§2.2.5 rule 3", "the tokens did not grow by the contributors'")
     demand(r.steps == p.steps + p.next.inner_steps, "§2.2.5 rule 3", "the steps did not grow by the round's")
-    costs = overheads_after(p.next.overheads, [c.measured.overhead_us for c in r.contributors])
+    costs = overheads_after(p.next.overheads, [c.measured.overhead_us for c in voting(p, r)])
     demand(r.next.overheads == costs, "§2.11.1 rule 2", "the costs of the last rounds")
     demand(set(p.merged) <= set(r.merged), "§2.2.5 rule 3", "a merged lineage is gone")
     norms = sorted(c.measured.norm for c in r.contributors if c.measured.norm)
@@ -246,14 +248,20 @@ def units_max(spec: RunSpec, steps: int, newcomer: bool) -> int:
     return steps if newcomer or spec.task is not None else max(steps, min(4 * steps, 2**42 // spec.unit))
 
 
+def voting(p: Record, r: Record) -> list[Contributor]:
+    """The contributors that are voters of the parent."""
+    voters = {m.id for m in p.voters}
+    return [c for c in r.contributors if c.member in voters]
+
+
 def check_steps(spec: RunSpec, p: Record, r: Record) -> None:
     """§2.11.2"""
     steps = p.next.inner_steps
     if r.kind == COMMIT and spec.sync.gap_max == 0:
         steps = spec.inner.steps
     elif r.kind == COMMIT:
-        times = [c.measured.step_us for c in r.contributors]
-        steps = steps_after(steps, spec.sync.gap_max, times, r.next.overheads)
+        times = [c.measured.step_us for c in voting(p, r)]
+        steps = steps_after(steps, spec.sync.gap_max, len(r.contributors), times, r.next.overheads)
     demand(r.next.inner_steps == steps, "§2.11.2", f"{r.next.inner_steps} inner steps instead of {steps}")
 
 

@@ -246,7 +246,7 @@ def fits_task(spec: RunSpec, task: Task) -> bool:
 def fits_gap(spec: RunSpec) -> bool:
     s, most = spec.sync, spec.sync.gap_max
     bounded = spec.inner.steps <= most <= 2**20 and most * spec.unit <= 2**42
-    plain = s.mode == ROUNDS and s.codec.number != TOPK and s.pairs is None and spec.task is None
+    plain = (s.mode, s.fragments, s.overlap, s.pairs, spec.task) == (ROUNDS, 1, 0, None, None) and s.codec.number != TOPK
     return bounded and plain and spec.outer.momentum <= 0.3
 
 

@@ -53,7 +53,7 @@ impl Rule {
     pub fn next(self, known: &Known<'_>) -> (u32, [u32; OVERHEADS]) {
         let overheads = control::overheads(&known.overheads, known.measured);
         let steps = match self {
-            Self::Goodput => Figures::of(known.measured, &overheads)
+            Self::Goodput => Figures::of(known.measured, &overheads, known.measured.len())
                 .map_or(known.steps, |figures| figures.steps_after(known.steps, STEPS_MAX)),
             Self::Fixed => STEPS,
             Self::AdaComm => (f64::from(STEPS) * known.loss.sqrt()).ceil() as u32,

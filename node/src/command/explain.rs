@@ -24,7 +24,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let Some(choice) = choice else {
         return Err(Failure::message(
             Code::Refused,
-            "no records yet: this node has neither founded a flock nor met one",
+            "no records yet: this node has neither founded a flock nor met one; start it with `starling train`",
         ));
     };
     if args.json {
@@ -45,7 +45,7 @@ fn asked(home: &Path) -> Result<Option<ChoiceStatus>, Failure> {
 
 fn read(home: &Path) -> Result<Option<ChoiceStatus>, Failure> {
     let store = open_at_rest(home)?;
-    let run = store.run().context("the folder is bound to no run yet")?;
+    let run = store.run().context("the folder is bound to no run yet: start the node with `starling train`")?;
     let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
     Ok(store.head().map(|record| ChoiceStatus::of(&spec, &record)))
 }

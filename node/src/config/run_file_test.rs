@@ -181,8 +181,12 @@ fn the_flock_chooses_its_steps_where_it_may_and_nobody_has() {
     assert_eq!(of("[budget]\nrounds = 40\n[sync]\ngap_max = 64\n"), Ok((30, 64)));
     let refused = |text: &str| of(text).expect_err(text);
     assert!(refused("[sync]\nadapt = false\ngap_max = 64\n").contains("sync.gap_max = 64 means nothing"));
+    assert!(refused("[sync]\ngap_max = 0\n").contains("sync.adapt = false"));
     assert!(refused("[inner]\nsteps = 10\n[sync]\ngap_max = 9\n").contains("between inner.steps (10) and 1048576"));
-    assert!(refused("[sync]\nadapt = true\nmode = \"every-step\"\n").contains("must be 0 with sync.mode"));
+    assert!(
+        refused("[sync]\nadapt = true\nmode = \"every-step\"\n")
+            .contains("sync.adapt = true: must be left out, or false, with sync.mode")
+    );
     assert!(refused("[sync]\nadapt = true\ncodec = \"top-k\"\n").contains("with sync.codec = \"top-k\""));
-    assert!(refused("[sync]\nadapt = true\n[outer]\nmomentum = 0.6\n").contains("at most 0.3 with sync.gap_max"));
+    assert!(refused("[sync]\nadapt = true\n[outer]\nmomentum = 0.6\n").contains("outer.momentum above 0.3"));
 }

@@ -151,6 +151,11 @@ impl SyncTable {
                 Err(Failure::message(Code::Usage, why))
             }
             (Some(false), None) => Ok(0),
+            (_, Some(0)) => {
+                let why =
+                    "sync.gap_max = 0: give the most steps of a round, or sync.adapt = false for none but inner.steps";
+                Err(Failure::message(Code::Usage, why))
+            }
             (Some(true), _) | (None, Some(_)) => Ok(most),
             (None, None) => Ok(if is_free && chosen.validate().is_ok() { most } else { 0 }),
         }

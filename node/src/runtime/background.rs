@@ -193,6 +193,7 @@ impl Driver {
         self.show_fetched();
         match outcome {
             Ok(arrived) => {
+                self.gauges.left_the_round();
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.forget_attempts(arrived.record.seq);
                 self.residuals.settle(&arrived.passed);

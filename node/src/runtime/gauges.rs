@@ -109,6 +109,11 @@ impl Gauges {
         self.gathered_at.is_none()
     }
 
+    /// Notes that the round ended without this node, or not with a commit: it does not know what the round cost.
+    pub fn left_the_round(&mut self) {
+        (self.gathered_at, self.overhead_seconds) = (None, 0.0);
+    }
+
     /// Notes that this node's own contribution was the last.
     pub fn was_last(&mut self) {
         self.gathered_at = self.gathered_at.and(self.trained_at);

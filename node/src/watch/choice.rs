@@ -15,6 +15,9 @@ pub struct ChoiceStatus {
     pub inner_steps: u32,
     /// The most that the flock may choose; 0: the run file fixes the number.
     pub gap_max: u32,
+    /// Why no flock of this run could choose, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<String>,
     /// The figures that it went by, if they are known.
     pub figures: Option<FiguresStatus>,
     /// The number at hand first, then half as many and twice as many, as far as there are figures.
@@ -59,8 +62,10 @@ pub struct StatedStatus {
 impl ChoiceStatus {
     /// The choice in `record`, which is the newest one.
     pub fn of(spec: &RunSpec, record: &Record) -> Self {
-        let measured: Vec<Measured> = record.contributors.iter().map(|c| c.measured).collect();
-        let figures = Figures::of(&measured, &record.next.overheads);
+        // Those that vote now, where the rule takes those that voted before: it differs only if one was promoted.
+        let voters = record.contributors.iter().filter(|c| record.votes(&c.member));
+        let measured: Vec<Measured> = voters.map(|c| c.measured).collect();
+        let figures = Figures::of(&measured, &record.next.overheads, record.contributors.len());
         let now = record.next.inner_steps;
         let number = |figures: &Figures, steps: u32| NumberStatus {
             inner_steps: steps,
@@ -75,6 +80,7 @@ impl ChoiceStatus {
             seq: record.seq,
             inner_steps: now,
             gap_max: spec.sync.gap_max,
+            fixed: spec.fixes_steps().map(str::to_owned),
             numbers: figures
                 .iter()
                 .flat_map(|figures| [now, now / 2, now.saturating_mul(2)].map(|steps| number(figures, steps)))
@@ -105,8 +111,12 @@ impl ChoiceStatus {
         let mut out = format!("record {}: the next round has {} inner steps", self.seq, self.inner_steps);
         out += match self.gap_max {
             0 => ", which the run file fixes\n",
+            _ if self.seq == 0 => ", which are the run file's: the flock chooses from there on\n",
             _ => ", which the flock has chosen\n",
         };
+        if let Some(why) = &self.fixed {
+            return out + &format!("the flock cannot choose another number {why}\n");
+        }
         let Some(figures) = &self.figures else {
             return out + self.unknown();
         };
@@ -125,12 +135,14 @@ impl ChoiceStatus {
     }
 
     fn unknown(&self) -> &'static str {
-        if self.stated.is_empty() {
+        if self.seq == 0 {
+            "no round has ended yet\n"
+        } else if self.stated.is_empty() {
             "the record changed no state, so the number is that of the round before\n"
         } else if self.stated.len() == 1 {
-            "one node trains alone: without averaging there is nothing to choose\n"
+            "only one node contributed to it: without averaging there is nothing to choose\n"
         } else {
-            "what a round costs is not known yet: that takes three rounds of two nodes or more\n"
+            "what a round costs is not known yet: that takes three rounds of two nodes or more, whose voters measured it\n"
         }
     }
 

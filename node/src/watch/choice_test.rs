@@ -4,7 +4,7 @@ use starling_protocol::{Digest, NodeId, sample};
 
 /// The newest record of a flock of `nodes`, in rounds of `steps`, in which each states these microseconds.
 fn record(nodes: u8, steps: u32, [step_us, overhead_us, reduce_us]: [u32; 3]) -> (RunSpec, Record) {
-    let spec = sample::spec();
+    let mut spec = sample::spec();
     let founders = sample::voters([NodeId([1; 32])], 1, 0, 8);
     let mut record = sample::genesis(&spec, Digest([2; 32]), Digest([6; 32]), founders);
     let measured = Measured { step_us, overhead_us, reduce_us, upload_kbps: 20_500, norm_bits: 0 };
@@ -19,7 +19,9 @@ fn record(nodes: u8, steps: u32, [step_us, overhead_us, reduce_us]: [u32; 3]) ->
         measured,
     };
     record.contributors = (1..=nodes).map(one).collect();
-    (record.next.inner_steps, record.next.overheads) = (steps, [overhead_us; 3]);
+    (record.next.inner_steps, record.next.overheads, record.seq) = (steps, [overhead_us; 3], 7);
+    let members = sample::voters((1..=nodes).map(|node| NodeId([node; 32])), 1, 0, 8);
+    (record.next.members, spec.outer.momentum) = (members, 0.0);
     (spec, record)
 }
 
@@ -53,8 +55,17 @@ fn the_limit_that_binds_is_named() {
 #[test]
 fn what_is_not_known_is_said() {
     assert!(text(1, 30, 512, [50_000, 1, 1]).ends_with("without averaging there is nothing to choose\n"));
-    assert!(text(2, 30, 512, [50_000, 0, 0]).ends_with("that takes three rounds of two nodes or more\n"));
+    assert!(
+        text(2, 30, 512, [50_000, 0, 0])
+            .ends_with("that takes three rounds of two nodes or more, whose voters measured it\n")
+    );
     assert!(text(0, 30, 512, [50_000, 1, 1]).ends_with("the number is that of the round before\n"));
+    let (mut spec, mut record) = record(0, 30, [50_000, 1, 1]);
+    (record.seq, spec.sync.gap_max) = (0, 512);
+    assert!(ChoiceStatus::of(&spec, &record).text().contains("which are the run file's"));
+    (spec.outer.momentum, spec.sync.gap_max) = (0.9, 0);
+    let fixed = ChoiceStatus::of(&spec, &record).text();
+    assert!(fixed.contains("cannot choose another number with an outer.momentum above 0.3"), "{fixed}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::io::Output;
 use super::outbox::Out;
 use super::round::{Round, Training};
 use super::succession::{self, SignedReady, amending};
+use crate::lease;
 use crate::record::{Done, Span};
 
 impl Round {
@@ -48,9 +49,8 @@ impl Round {
 }
 
 impl Ctx {
-    /// Inner steps for a lease. A round has `most` at most.
-    pub fn steps_of(&self, lease: &Span, most: u32) -> u32 {
-        let per_step = self.spec.inner.samples(1).max(1);
-        (lease.count / per_step).clamp(1, u64::from(most.max(1))) as u32
+    /// Inner steps for a lease in a round of `inner_steps`.
+    pub fn steps_of(&self, lease: &Span, inner_steps: u32) -> u32 {
+        lease::steps(lease.count / self.spec.inner.samples(1).max(1), inner_steps)
     }
 }

@@ -160,8 +160,9 @@ fn following(
     let turnover = Turnover::new(parent, parent_digest, contributions, probation);
     let (mut seats, grants) = turnover.seats();
     take_cells(parent, &parent_digest, seats.iter_mut().map(|seat| (&mut seat.member, seat.settled)));
-    let measured: Vec<Measured> = contributions.iter().map(|c| c.ready.measured).collect();
-    let control = control::next(spec, &parent.next, &measured);
+    let voters = contributions.iter().filter(|c| parent.votes(&c.member));
+    let measured: Vec<Measured> = voters.map(|c| c.ready.measured).collect();
+    let control = control::next(spec, &parent.next, &measured, contributions.len());
     let (members, cursor, free) = leases(parent, (spec, control.0), contributions, seats)?;
     Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked(), control })
 }
@@ -296,8 +297,8 @@ fn next_round(spec: &RunSpec, (inner_steps, overheads): (u32, [u32; OVERHEADS]),
 /// Whether work of so many samples and steps, from the position `start` on, was done on a beginning of a member's
 /// lease, in steps of the round.
 pub fn fits_lease(parent: &Record, member: &NodeId, (start, samples, steps): (u64, u64, u32)) -> bool {
-    let lease = parent.lease_of(member).filter(|lease| lease.start == start && samples <= lease.count);
-    lease.is_some() && steps <= parent.next.inner_steps
+    let Some(seat) = parent.member(member) else { return false };
+    seat.lease.start == start && samples <= seat.lease.count && steps <= parent.steps_max(seat)
 }
 
 /// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what

@@ -93,18 +93,20 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     }
     rule(Some(record.round) == parent.round.checked_add(1), "round", "be one above the record before")?;
     for contributor in &record.contributors {
-        let lease = parent.lease_of(&contributor.member);
-        let lease = lease.ok_or(ShapeError::Rule { what: "contributors", must: "be members of the round" })?;
+        let member = parent.member(&contributor.member);
+        let member = member.ok_or(ShapeError::Rule { what: "contributors", must: "be members of the round" })?;
+        let lease = &member.lease;
         let inside = contributor.start == lease.start && contributor.samples <= lease.count;
         rule(inside, "contributors", "have trained on a beginning of their leases")?;
-        let steps = contributor.steps <= parent.next.inner_steps;
+        let steps = contributor.steps <= parent.steps_max(member);
         rule(steps, "contributors", "not have made more steps than the round has")?;
     }
     let limits = Limits::of(&record.contributors);
     rule(record.merge_limits() == limits, "next", "limit merges by its contributors")?;
     let steps = parent.steps.checked_add(parent.next.inner_steps.into());
     rule(steps == Some(record.steps), "steps", "grow by those of the round")?;
-    let measured: Vec<Measured> = record.contributors.iter().map(|c| c.measured).collect();
+    let voters = record.contributors.iter().filter(|c| parent.votes(&c.member));
+    let measured: Vec<Measured> = voters.map(|c| c.measured).collect();
     let overheads = control::overheads(&parent.next.overheads, &measured);
     rule(record.next.overheads == overheads, "next", "keep the costs that its contributors measured")?;
     let kept = parent.merged.iter().all(|lineage| record.merged.binary_search(lineage).is_ok());

@@ -235,8 +235,7 @@ impl RunSpec {
 
     /// The controller's choice of the inner steps ([`crate::control`]).
     fn check_adaptation(&self, check: &mut Check) {
-        let SyncSpec { mode, codec, gossip, gap_max, .. } = &self.sync;
-        let (steps, most) = (self.inner.steps, *gap_max);
+        let (steps, most) = (self.inner.steps, self.sync.gap_max);
         if most == 0 {
             return;
         }
@@ -245,16 +244,29 @@ impl RunSpec {
         let samples = self.inner.samples(most);
         let must = format!("at most {SAMPLES_MAX} sequences a round (steps x batch x accumulate)");
         check.holds(samples <= SAMPLES_MAX, "sync.gap_max", format!("{samples} sequences"), must);
-        let mut fixed = |fits: bool, why: &str| {
-            check.holds(fits, "sync.gap_max", most, format!("0 {why}: the flock cannot choose its inner steps there"));
-        };
-        fixed(*mode == SyncMode::Rounds, "with sync.mode = \"every-step\"");
-        fixed(!matches!(codec, Codec::TopK { .. }), "with sync.codec = \"top-k\", whose horizon counts rounds");
-        fixed(gossip.is_none(), "with sync.gossip, whose exchanges fall between a fixed number of steps");
-        fixed(self.task.is_none(), "with task.kind = \"external\", of which no law is known");
-        let momentum = self.outer.momentum;
-        let must = format!("at most {MOMENTUM_MAX} with sync.gap_max: more of it counts rounds, not steps");
-        check.holds(momentum <= MOMENTUM_MAX, "outer.momentum", momentum, must);
+        if let Some(why) = self.fixes_steps() {
+            let must = format!("left out, or false, {why}: the flock cannot choose its inner steps there");
+            check.holds(false, "sync.adapt", "true", must);
+        }
+    }
+
+    /// Why no flock of this run can choose its inner steps, if so.
+    pub fn fixes_steps(&self) -> Option<&'static str> {
+        let SyncSpec { mode, codec, gossip, fragments, overlap, .. } = &self.sync;
+        let reasons = [
+            (*mode == SyncMode::EveryStep, "with sync.mode = \"every-step\", where each step is averaged"),
+            (matches!(codec, Codec::TopK { .. }), "with sync.codec = \"top-k\", whose horizon counts rounds"),
+            (gossip.is_some(), "with sync.gossip, whose exchanges fall between a fixed number of steps"),
+            (*fragments > 1, "with sync.fragments, since a part is averaged in some rounds only"),
+            (*overlap > 0, "with sync.overlap, whose steps are in no round's cost"),
+            (self.task.is_some(), "with task.kind = \"external\", of which no law is known"),
+            (
+                self.outer.momentum > MOMENTUM_MAX,
+                "with an outer.momentum above 0.3, which counts rounds (optimizers other than Muon have more where \
+                 outer.momentum is left out)",
+            ),
+        ];
+        reasons.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
     }
 
     fn check_pairs(&self, pairs: &GossipSpec, check: &mut Check) {

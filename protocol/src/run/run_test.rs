@@ -420,12 +420,14 @@ fn the_flock_may_choose_its_steps_in_plain_rounds_only() {
     assert_eq!((with(|_| {}), keys(|s| s.outer.momentum = 0.9)), (vec![], vec![]));
     assert_eq!((with(|s| s.sync.gap_max = 30), with(|s| s.sync.gap_max = 29)), (vec![], vec!["sync.gap_max"]));
     assert_eq!(with(|s| s.sync.gap_max = (1 << 20) + 1), ["sync.gap_max"]);
-    assert_eq!(with(|s| s.outer.momentum = 0.31), ["outer.momentum"]);
+    assert_eq!(with(|s| s.outer.momentum = 0.31), ["sync.adapt"]);
     let top_k =
         with(|s| (s.sync.codec, s.sync.engine, s.budget.rounds) = (Codec::TopK { k: 1024 }, EngineKind::Owners, 0));
-    assert_eq!(top_k, ["sync.gap_max"]);
+    assert_eq!(top_k, ["sync.adapt"]);
     let paired = with(|s| (s.sync.engine, s.sync.gossip) = (EngineKind::Owners, Some(GossipSpec::every(8))));
-    assert_eq!(paired, ["sync.gap_max"]);
+    assert_eq!(paired, ["sync.adapt"]);
+    let streams = with(|s| (s.sync.fragments, s.sync.overlap) = (2, 1));
+    assert_eq!(streams, ["sync.adapt"], "the first reason");
     let large = |s: &mut RunSpec| (s.inner.batch, s.inner.accumulate, s.sync.gap_max) = (1 << 16, 1 << 16, 2048);
     assert_eq!(with(large), ["sync.gap_max"]);
     let mut spec = spec();

@@ -169,8 +169,8 @@ impl Options {
         options.probed = Random::new(seed, "probes").chance(25);
         options.from_weights = Random::new(seed, "weights").chance(10);
         options.external = options.mode == SyncMode::Rounds && Random::new(seed, "task").chance(10);
-        options.adapts =
-            options.mode == SyncMode::Rounds && !options.external && Random::new(seed, "inner steps").chance(15);
+        let plain = options.mode == SyncMode::Rounds && (options.fragments, options.overlap) == (1, 0);
+        options.adapts = plain && !options.external && Random::new(seed, "inner steps").chance(15);
         let mut amending = Random::new(seed, "amendments");
         options.amendments = !options.awake && amending.chance(25);
         options.creator = options.amendments && amending.chance(70);

@@ -42,7 +42,7 @@ fn course((first, most, rounds): &Course) -> Json {
                 ..Measured::default()
             })
             .collect();
-        (before.inner_steps, before.overheads) = control::next(&spec, &before, &measured);
+        (before.inner_steps, before.overheads) = control::next(&spec, &before, &measured, measured.len());
         let [step_us, overhead_us] = [|m: &Measured| m.step_us, |m: &Measured| m.overhead_us]
             .map(|field| measured.iter().map(field).collect::<Vec<u32>>());
         object! {
