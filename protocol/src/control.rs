@@ -7,8 +7,8 @@
 //!
 //! Each figure is the lower median of what the voters among the contributors state; the cost of a round is the median of
 //! three such, of the last three rounds. A minority of those that state a figure cannot move it beyond what the others
-//! state (of two, one can), and a single round with another cost moves nothing. Newcomers that have not earned a vote do not count. The number
-//! doubles or halves at most in a round, and only for a gain of [`GAIN_MIN`].
+//! state (of two, one can), and a single round with another cost moves nothing. Newcomers that have not earned a vote do
+//! not count. The number doubles or halves at most in a round, and only for a gain of [`GAIN_MIN`].
 
 use crate::lease::median;
 use crate::mutation::{Mutation, mutated};

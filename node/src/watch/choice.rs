@@ -122,7 +122,8 @@ impl ChoiceStatus {
         };
         let _ = writeln!(
             out,
-            "{} contributors; a step takes {:.3} s, and a round {:.2} s beyond its steps, {:.2} s of them to add updates up",
+            "{} contributors; a step takes {:.3} s, and a round {:.2} s beyond its steps, {:.2} s of them to add updates \
+             up",
             figures.contributors, figures.step_seconds, figures.overhead_seconds, figures.reduce_seconds
         );
         out += "steps a round   time in training   worth of a token   goodput\n";
@@ -142,7 +143,8 @@ impl ChoiceStatus {
         } else if self.stated.len() == 1 {
             "only one node contributed to it: without averaging there is nothing to choose\n"
         } else {
-            "what a round costs is not known yet: that takes three rounds of two nodes or more, whose voters measured it\n"
+            "what a round costs is not known yet: that takes three rounds of two nodes or more, whose voters \
+             measured it\n"
         }
     }
 

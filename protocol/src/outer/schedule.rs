@@ -10,7 +10,8 @@ const TERMS: u32 = 10;
 /// The rate of step `step` (from 0) of round `round` (from 1), which begins after the work `before`.
 ///
 /// The warm-up counts inner steps, of which rounds may have different numbers. The cosine follows the spent share of the
-/// budget, by rounds or by tokens, whichever is more. A member's own steps need the rate to be near only; with `every-step` every member's state has its bits in it.
+/// budget, by rounds or by tokens, whichever is more. A member's own steps need the rate to be near only; with
+/// `every-step` every member's state has its bits in it.
 pub fn rate(inner: &InnerSpec, budget: &Budget, round: u64, step: u32, before: &Done) -> f64 {
     let warmup = ((before.steps as f64 + f64::from(step) + 1.0) / f64::from(inner.warmup_steps.max(1))).min(1.0);
     let by = |done: f64, all: u64| if all == 0 { 0.0 } else { (done / all as f64).min(1.0) };

@@ -17,7 +17,8 @@ fn entry(seen: f64, what: What, node: Option<&str>, text: &str, code: Option<i32
 
 fn committed(seen: f64, node: &str, round: u64) -> Value {
     json!({
-        "event": "committed", "seen": seen, "inner_steps": 30, "node": format!("id-{node}"), "seq": round, "round": round, "record": format!("r{round}"),
+        "event": "committed", "seen": seen, "inner_steps": 30, "node": format!("id-{node}"), "seq": round,
+        "round": round, "record": format!("r{round}"),
         "lineage": "l", "state_root": format!("s{round}"), "contributors": ["id-a", "id-b"], "tokens": round * 100,
     })
 }
