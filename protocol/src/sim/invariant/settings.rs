@@ -11,17 +11,22 @@ use std::collections::BTreeMap;
 pub(super) struct Settings(BTreeMap<(Digest, Vec<Digest>, Digest), (Digest, NextRound)>);
 
 impl Settings {
-    /// Where liars are fewer than half of the contributors, the cost of the round is one that an honest one stated.
+    /// Where liars are fewer than half of the voters among the contributors, the cost of the round is one that an honest
+    /// one of them stated.
     fn moderate(node: &usize, record: &Record, world: &World) -> Result<(), String> {
         let liar = |node: usize| world.nodes[node].liar.is_some();
         let lies = |contributor: &&Contributor| world.keys.index(&contributor.member).is_some_and(liar);
-        let liars = record.contributors.iter().filter(lies).count();
-        if record.contributors.is_empty() || 2 * liars >= record.contributors.len() {
+        let parent = world.nodes[*node].head().filter(|head| head.digest == record.parent);
+        let Some(parent) = parent else { return Ok(()) };
+        let votes = |contributor: &&Contributor| parent.record.votes(&contributor.member);
+        let voters: Vec<&Contributor> = record.contributors.iter().filter(votes).collect();
+        let liars = voters.iter().filter(|voter| lies(voter)).count();
+        if voters.is_empty() || 2 * liars >= voters.len() {
             return Ok(());
         }
         let newest = record.next.overheads[0];
-        let honest = record.contributors.iter().filter(|contributor| !lies(contributor));
-        let stated = honest.map(|contributor| contributor.measured.overhead_us);
+        let honest = voters.iter().filter(|voter| !lies(voter));
+        let stated = honest.map(|voter| voter.measured.overhead_us);
         let (least, most) = stated.fold((u32::MAX, 0), |(least, most), us| (least.min(us), most.max(us)));
         require((least..=most).contains(&newest), || {
             format!("node {node} has a round cost {newest} us, and honest members stated {least} to {most}")
