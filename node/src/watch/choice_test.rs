@@ -42,7 +42,7 @@ fn the_limit_that_binds_is_named() {
     assert!(slow_line.contains("\n01010101  "), "who stated what: {slow_line}");
     let slow_commit = text(4, 60, 512, [50_000, 900_000, 100_000]);
     assert!(slow_commit.contains("to the commit: votes, disks and processors"), "{slow_commit}");
-    let free = text(4, 30, 512, [500_000, 50_000, 10_000]);
+    let free = text(4, 4, 512, [500_000, 50_000, 10_000]);
     assert!(free.contains("nearly all of the time is training"), "{free}");
     let bound = text(4, 60, 64, [50_000, 9_000_000, 8_000_000]);
     assert!(bound.contains("sync.gap_max = 64 binds: 120 steps would give"), "{bound}");
