@@ -15,7 +15,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::record::{Measured, NextRound, OVERHEADS};
 use crate::run::RunSpec;
 
-/// What a round of H steps with M members costs in tokens: `DRIFT * sqrt(H * (M - 1))` more of them lead to the same
+/// The drift of a round of H steps with M members, in tokens: `DRIFT * sqrt(H * (M - 1))` more of them lead to the same
 /// loss. Fitted to the 1m model with Muon (`docs/learning.md`, the law of rounds).
 pub const DRIFT: f64 = 0.0264;
 /// The least predicted goodput of another number of steps, as a multiple of the present one's. Around the best number
@@ -26,7 +26,7 @@ pub const GAIN_MIN: f64 = 1.03;
 /// in steps, not in rounds.
 pub const MOMENTUM_MAX: f64 = 0.3;
 
-/// What the controller goes by.
+/// The figures that the controller goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Microseconds of an inner step of the median member; above 0.

@@ -88,7 +88,7 @@ pub struct Awaits {
     pub from: NodeId,
 }
 
-/// The numbers are on the wire. What comes first in the order of these values depends on nothing that comes later.
+/// The numbers are on the wire. A value that comes first in their order depends on none that comes later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Awaited {

@@ -130,7 +130,7 @@ pub struct NextRound {
     /// Inner steps (H) of a member at full speed.
     pub inner_steps: u32,
     pub codec: Codec,
-    /// What the last rounds cost beyond their inner steps, the newest first: medians of the contributors' `overhead_us`.
+    /// Costs of the last rounds beyond their inner steps, the newest first: medians of the voters' `overhead_us`.
     pub overheads: [u32; OVERHEADS],
     /// The most tokens that a READY's difference may count for, and the median norm that its length is measured by
     /// (bits of an f32): [`crate::difference::Limits`] of the newest COMMIT; zero after a fork.

@@ -23,7 +23,7 @@ pub enum Rule {
     RandomWalk,
 }
 
-/// What a rule may know at the end of a round.
+/// The knowledge of a rule at the end of a round.
 pub struct Known<'a> {
     /// The steps of the round, and what its members measured.
     pub steps: u32,

@@ -213,8 +213,8 @@ impl Sheet {
         chunks.iter().map(said).collect()
     }
 
-    /// For each of these chunks the hash of its finished sum, or 0 if that is not here. What still comes of earlier
-    /// sums over this member does not count any more.
+    /// For each of these chunks the hash of its finished sum, or 0 if that is not here. Later pieces of
+    /// earlier sums over this member do not count any more.
     pub fn tell_hashes(&self, from: NodeId, chunks: &[usize], hash: impl Fn(&[u8]) -> u64) -> Vec<u64> {
         let Some(mut state) = self.state() else { return vec![0; chunks.len()] };
         state.told.insert(from);

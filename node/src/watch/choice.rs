@@ -36,7 +36,7 @@ pub struct FiguresStatus {
     pub contributors: u32,
 }
 
-/// What a number of inner steps is expected to give.
+/// The expected result of a number of inner steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NumberStatus {
     pub inner_steps: u32,

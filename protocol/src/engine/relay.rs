@@ -131,7 +131,7 @@ impl Round {
         if let Some(told) = &self.attempts.told {
             return member_indices(&told.members).filter(lacks).collect();
         }
-        // What a node lacks may be the voters' READYs themselves: passed on before it had its seat, or to nobody. From
+        // A node may lack the voters' READYs themselves: they were passed on before it had its seat, or to nobody. From
         // its own on it asks whether there are any.
         let own = self.part.ready.as_ref().map(|own| own.said_at);
         let since = self.attempts.quorum_ready_at.or(own);

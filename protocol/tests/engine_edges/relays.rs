@@ -335,7 +335,7 @@ pub fn a_member_that_its_neighbours_reach_is_not_silent() {
     });
 }
 
-/// A voter and a learner of another row may be all that passes on a member's Heads. What the last one says is old then.
+/// A voter and a learner of another row may be all that passes on a member's Heads. The last one's words are old then.
 #[test]
 fn a_member_makes_no_progress_only_if_its_heads_come_and_show_none() {
     with(SMALL, || {
