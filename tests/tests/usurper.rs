@@ -8,7 +8,8 @@ use starling_bootstrap::identity::{self, Identity};
 use starling_kernels::initial_parameters;
 use starling_node::config::model_table::model_config;
 use starling_node::net::fetch::{
-    Answer, Expect, FetchRefusal, FetchRequest, FetchSource, Link, Start, decode_records, encode_records, encode_start,
+    Answer, Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Link, Start, decode_records, encode_records,
+    encode_start,
 };
 use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::engine::succession;
@@ -207,10 +208,13 @@ fn closed_run() -> (tempfile::TempDir, Flock) {
     (folder, flock)
 }
 
-/// The run that a node serves.
-async fn spec_of(net: &NetHandle, peer: NodeId) -> RunSpec {
-    let bytes = net.fetch(peer, FetchRequest::Spec, Expect::of(&FetchRequest::Spec)).await.expect("every node has it");
-    wire::decode_spec(&bytes).expect("of good form")
+/// The run that a node serves, and its first record.
+async fn origin_of(net: &NetHandle, peer: NodeId) -> Result<(RunSpec, Link), FetchError> {
+    let bytes = net.fetch(peer, FetchRequest::Spec, Expect::of(&FetchRequest::Spec)).await?;
+    let spec = wire::decode_spec(&bytes).expect("of good form");
+    let request = FetchRequest::Records { from_seq: 0, max: 1 };
+    let bytes = net.fetch(peer, request, Expect::AtMost(1 << 20)).await?;
+    Ok((spec, decode_records(&bytes).expect("of good form").remove(0)))
 }
 
 /// Fetches the run's specification and genesis from a node. Any peer that knows the run's digest may do so.
@@ -230,17 +234,22 @@ async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
         verify: None,
     };
     let (net, mut events) = Network::start(&Identity::generate().expect("a key"), options).expect("a network");
-    let peer = loop {
-        if let Some(NetEvent::PeerUp { peer }) = events.recv().await {
-            break peer;
+    let asked = async {
+        loop {
+            if let Some(NetEvent::PeerUp { peer }) = events.recv().await {
+                // Two nodes that dial each other at once give one connection up. With it the session may go that was
+                // on it, and then comes up again.
+                match origin_of(&net, peer).await {
+                    Ok(origin) => break origin,
+                    Err(FetchError::NoStream(_) | FetchError::Io(_)) => {}
+                    Err(error) => panic!("the founder has both: {error}"),
+                }
+            }
         }
     };
-    let spec = spec_of(&net, peer).await;
-    let request = FetchRequest::Records { from_seq: 0, max: 1 };
-    let bytes = net.fetch(peer, request, Expect::AtMost(1 << 20)).await.expect("the founder has its genesis");
-    let genesis = decode_records(&bytes).expect("of good form").remove(0);
+    let origin = tokio::time::timeout(LIMIT, asked).await.expect("the founder answers");
     net.shutdown().await;
-    (spec, genesis)
+    origin
 }
 
 fn is_false_claim(event: &Value) -> bool {
