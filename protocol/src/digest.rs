@@ -10,7 +10,9 @@ use std::ops::Range;
 /// it comes, data behind a prefix of eight bytes is hashed up to four times slower.
 const STRIDE: usize = 16 * 1024;
 
-/// Bytes of a piece of [`FloatPieces`]: a whole subtree of BLAKE3's, which are of powers of two.
+/// Bytes before a part that tell its length.
+const LENGTH: usize = 8;
+/// Bytes of a piece of [`Pieces`]: a whole subtree of BLAKE3's, which are of powers of two.
 const PIECE: usize = 1 << 20;
 
 /// A 32-byte BLAKE3 digest. Ordered by bytes, printed as lower-case hex.
@@ -135,48 +137,72 @@ impl FloatHasher {
     }
 }
 
-/// [`Digest::of_floats`] of a vector whose pieces are hashed apart, side by side if the caller has threads: BLAKE3 is a
-/// tree (its paper, section 2.1).
-pub struct FloatPieces {
+/// [`Digest::of`] one part whose pieces are hashed apart, side by side if the caller has threads: BLAKE3 is a tree (its
+/// paper, section 2.1). Vectors of f32 are cut as well: [`Digest::of_floats`].
+pub struct Pieces {
     key: ContextKey,
-    elements: usize,
+    bytes: usize,
 }
 
 /// The digest of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceDigest(ChainingValue);
 
-impl FloatPieces {
-    /// Pieces of a vector of `elements`.
-    pub fn new(domain: &str, elements: usize) -> Self {
-        Self { key: hazmat::hash_derive_key_context(domain), elements }
+impl Pieces {
+    /// Pieces of a part of so many bytes.
+    pub fn of_bytes(domain: &str, bytes: usize) -> Self {
+        Self { key: hazmat::hash_derive_key_context(domain), bytes }
     }
 
-    /// The elements of each piece, in their order. The first one has two less than the others, for the length before them.
+    /// Pieces of a vector of `elements`.
+    pub fn of_floats(domain: &str, elements: usize) -> Self {
+        Self::of_bytes(domain, 4 * elements)
+    }
+
+    /// The bytes of each piece, in their order. The first one has eight less than the others, for the length before them.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
-        let bytes = |element: usize| 8 + 4 * element;
-        let start = |piece: usize| (piece * PIECE / 4).saturating_sub(2).min(self.elements);
-        (0..bytes(self.elements).div_ceil(PIECE)).map(move |piece| start(piece)..start(piece + 1))
+        let start = |piece: usize| (piece * PIECE).saturating_sub(LENGTH).min(self.bytes);
+        (0..(LENGTH + self.bytes).div_ceil(PIECE)).map(move |piece| start(piece)..start(piece + 1))
+    }
+
+    /// The elements of each piece of a vector.
+    pub fn float_ranges(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
+        self.ranges().map(|range| range.start / 4..range.end / 4)
     }
 
     /// The digest of the piece of this number.
-    pub fn hash(&self, number: usize, floats: &[f32]) -> PieceDigest {
+    pub fn hash(&self, number: usize, bytes: &[u8]) -> PieceDigest {
+        let mut strides = self.begin(number);
+        strides.put(bytes);
+        self.end(number, strides)
+    }
+
+    /// The digest of the piece of this number of a vector.
+    pub fn hash_floats(&self, number: usize, floats: &[f32]) -> PieceDigest {
+        let mut piece = FloatHasher(self.begin(number));
+        piece.put(floats);
+        self.end(number, piece.0)
+    }
+
+    fn begin(&self, number: usize) -> Strides {
         let mut hasher = blake3::Hasher::new_from_context_key(&self.key);
         hasher.set_input_offset((number * PIECE) as u64);
         let mut strides = Strides::with(hasher);
         if number == 0 {
-            strides.put(&(4 * self.elements as u64).to_le_bytes());
+            strides.put(&(self.bytes as u64).to_le_bytes());
         }
-        let mut piece = FloatHasher(strides);
-        piece.put(floats);
-        let Strides { mut hasher, held, filled } = piece.0;
+        strides
+    }
+
+    fn end(&self, number: usize, strides: Strides) -> PieceDigest {
+        let Strides { mut hasher, held, filled } = strides;
         hasher.update(&held[..filled]);
-        // A piece that is the whole vector has no parent.
+        // A piece that is the whole part has no parent.
         let whole = number == 0 && self.ranges().len() == 1;
         PieceDigest(if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() })
     }
 
-    /// The vector's digest, of those of all its pieces in their order.
+    /// The whole's digest, of those of all its pieces in their order.
     pub fn finish(&self, pieces: &[PieceDigest]) -> Digest {
         let [first, rest @ ..] = pieces else { return Digest::default() };
         if rest.is_empty() {
@@ -289,12 +315,23 @@ mod tests {
             .chain([5 * whole, 7 * whole - 1])
         {
             let floats = &all[..elements];
-            let pieces = FloatPieces::new("starling test a", elements);
-            let ranges: Vec<_> = pieces.ranges().collect();
-            assert_eq!(ranges.iter().map(|range| range.len()).sum::<usize>(), elements);
-            let hash = |(number, range): (usize, &Range<usize>)| pieces.hash(number, &floats[range.clone()]);
+            let pieces = Pieces::of_floats("starling test a", elements);
+            let ranges: Vec<_> = pieces.float_ranges().collect();
+            assert_eq!(ranges.last().map_or(0, |last| last.end), elements);
+            let hash = |(number, range): (usize, &Range<usize>)| pieces.hash_floats(number, &floats[range.clone()]);
             let hashed: Vec<_> = ranges.iter().enumerate().map(hash).collect();
             assert_eq!(pieces.finish(&hashed), Digest::of_floats("starling test a", floats), "{elements} elements");
+        }
+    }
+
+    #[test]
+    fn pieces_of_bytes_give_the_digest_of_the_part() {
+        let all: Vec<u8> = (0..2 * PIECE + STRIDE).map(|i| (i * 7 % 251) as u8).collect();
+        for bytes in [0, 1, PIECE - LENGTH, PIECE - LENGTH + 1, PIECE, 2 * PIECE - LENGTH, 2 * PIECE + STRIDE] {
+            let part = &all[..bytes];
+            let pieces = Pieces::of_bytes("starling test a", bytes);
+            let hashed: Vec<_> = pieces.ranges().enumerate().map(|(n, range)| pieces.hash(n, &part[range])).collect();
+            assert_eq!(pieces.finish(&hashed), Digest::of("starling test a", &[part]), "{bytes} bytes");
         }
     }
 

@@ -21,7 +21,7 @@ pub use weights::{CLIP, Stated, is_longer_than_stated, longest_row_sum, longest_
 
 use crate::Digest;
 use crate::codec::{self, CodecError};
-use crate::digest::{ByteHasher, FloatHasher, FloatPieces};
+use crate::digest::{ByteHasher, FloatHasher, Pieces};
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
@@ -35,6 +35,11 @@ const DOMAIN: &str = "starling update v1";
 /// Name of an update, as in a record's `update` field.
 pub fn digest(update: &[u8]) -> Digest {
     Digest::of(DOMAIN, &[update])
+}
+
+/// The pieces of [`digest()`] of an update of so many bytes.
+pub fn pieces(bytes: usize) -> Pieces {
+    Pieces::of_bytes(DOMAIN, bytes)
 }
 
 /// [`digest()`] of an update of so many bytes that arrives piece by piece.
@@ -54,8 +59,8 @@ pub fn contribution_hasher(elements: usize) -> FloatHasher {
 }
 
 /// [`contribution_digest`] of a pseudo-gradient of `elements` whose pieces are hashed side by side.
-pub fn contribution_pieces(elements: usize) -> FloatPieces {
-    FloatPieces::new(CONTRIBUTION_DOMAIN, elements)
+pub fn contribution_pieces(elements: usize) -> Pieces {
+    Pieces::of_floats(CONTRIBUTION_DOMAIN, elements)
 }
 
 /// Encodes a whole vector chunk by chunk: D of a group of one.

@@ -13,20 +13,19 @@
 //! the hash of each sum, since a sum comes from its owner over others: what is the same is not sent again. Sums of rows
 //! hold weights, which follow from the set, so they are never kept.
 
+mod check;
 mod context;
-mod desk;
 mod known;
 mod post;
 mod reader;
 mod writer;
 
 use super::error::ReduceError;
-use super::linger::linger;
+use super::group::{self, Arriving, Desk};
 use super::links::BulkLinks;
 use super::progress::{Progress, ProgressFn};
 use super::{Attempt, ReduceEngine, ReduceJob, note_refusal};
 use context::Context;
-use desk::Desk;
 use futures::future::BoxFuture;
 use starling_protocol::update::lattice::total;
 use std::sync::Arc;
@@ -64,13 +63,7 @@ async fn reduce(
     job: ReduceJob,
     progress: Progress,
 ) -> Result<Vec<u8>, ReduceError> {
-    // The norm of the offer takes as long to compute as settling takes; both run on a thread that may block.
-    let beginning = move || {
-        job.feedback.settle();
-        Context::new(job, progress)
-    };
-    let context = tokio::task::spawn_blocking(beginning).await;
-    let context = Arc::new(context.map_err(|error| ReduceError::Task(error.to_string()))??);
+    let context = group::begin(job, progress, Context::new).await?;
     let mut tasks = JoinSet::new();
     let (members, added) = (context.members.len(), context.added().count());
     let mut arriving: Vec<_> = (0..members).map(|_| None).collect();
@@ -86,42 +79,18 @@ async fn reduce(
     }
     tasks.spawn(add_up(Arc::clone(&context), arriving));
     tasks.spawn(close_up(Arc::clone(&context)));
-    while let Some(ended) = tasks.join_next().await {
-        let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
-        if let Err(error) = result {
-            // Parts and sums that still arrive are kept for the next attempt.
-            tokio::spawn(linger(tasks, attempt, Arc::clone(&context.job.sums)));
-            return Err(error);
-        }
-    }
-    context.progress.finish();
-    context.sheet.take().ok_or(ReduceError::Over)
+    group::end(tasks, attempt, &context).await
 }
 
 /// Adds up the parts of this node's row, chunk by chunk, its own like every other.
-async fn add_up(
-    context: Arc<Context>,
-    mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
-) -> Result<(), ReduceError> {
+async fn add_up(context: Arc<Context>, mut arriving: Vec<Arriving>) -> Result<(), ReduceError> {
     let mut desk = Desk::new(&context);
     let mut before = vec![0.0; context.members.len()];
     let row: Vec<usize> = context.lattice.row(context.row).collect();
     for chunk in context.added() {
-        if !context.sheet.is_current() {
-            return Err(ReduceError::Over);
-        }
-        let mut sum = vec![0.0; context.elements_of(chunk)];
-        for place in row.iter().copied() {
-            if place == context.me {
-                desk.encode_own(&context, chunk)?;
-            } else {
-                // A reader that ends before its last part has reported why.
-                let Some(parts) = arriving[place].as_mut() else { return Ok(()) };
-                let Some(part) = parts.recv().await else { return Ok(()) };
-                desk.payload.clear();
-                desk.payload.extend_from_slice(&part);
-            }
-            desk.add(&context, chunk, (place, &mut before[place]), &mut sum)?;
+        let (came, mut sum) = ((arriving.as_mut_slice(), before.as_mut_slice()), Vec::new());
+        if !context.add_up(&mut desk, (chunk, &row), came, &mut sum).await? {
+            return Ok(());
         }
         context.post.put((chunk, context.row), sum);
         // Other tasks get a turn between chunks.
@@ -146,6 +115,7 @@ async fn close_up(context: Arc<Context>) -> Result<(), ReduceError> {
         let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let mut sum = total(context.elements_of(chunk), &rows);
         desk.finish(&context, chunk, &mut sum)?;
+        context.finish(chunk);
         tokio::task::yield_now().await;
     }
     Ok(())

@@ -21,6 +21,7 @@ mod chunk;
 mod error;
 mod feedback;
 mod fragments;
+mod group;
 #[cfg(test)]
 pub(crate) mod harness;
 mod held;

@@ -47,6 +47,11 @@ impl Payloads {
     /// Copies the payload of `chunk` into `out`, whose earlier content goes.
     pub fn copy(&self, chunk: usize, out: &mut Vec<u8>) {
         out.clear();
+        self.append(chunk, out);
+    }
+
+    /// Appends the payload of `chunk` to `out`.
+    pub fn append(&self, chunk: usize, out: &mut Vec<u8>) {
         match &self.bytes {
             Bytes::InPlace(all) => {
                 out.extend_from_slice(&all[update::chunk_range(self.codec, self.elements, chunk)]);

@@ -12,6 +12,7 @@ use starling_protocol::run::Codec;
 use starling_protocol::update::kept::{Kept, Sum};
 use starling_protocol::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
@@ -67,6 +68,18 @@ impl Sums {
     /// members of attempts at the next record accuse and are accused. A false word makes nodes send sums again.
     pub fn hear(&self, from: NodeId, accused: NodeId, head: (Digest, u64)) {
         self.state().kept.hear(from, accused, head);
+    }
+
+    /// Copies the payloads of these chunks into `out`, one after the other, if this attempt is under way and the sums of
+    /// all of them are finished. A later attempt may make others.
+    pub fn copy_finished(&self, key: &AttemptKey, chunks: Range<usize>, out: &mut Vec<u8>) -> bool {
+        let state = self.state();
+        let Some(payloads) = state.payloads.as_ref().filter(|_| state.kept.key() == Some(*key)) else { return false };
+        let finished = chunks.clone().all(|chunk| state.kept.sum(chunk).is_some());
+        if finished {
+            chunks.for_each(|chunk| payloads.append(chunk, out));
+        }
+        finished
     }
 
     /// Drops everything: the record is decided.
@@ -266,6 +279,23 @@ impl Sheet {
 
 #[cfg(test)]
 impl Sums {
+    /// Begins an attempt of this member alone, and finishes the sums of these chunks of its update.
+    pub fn finish_alone(
+        &self,
+        key: AttemptKey,
+        (codec, elements): (Codec, usize),
+        update: &[u8],
+        chunks: Range<usize>,
+    ) {
+        let stated = update::Stated { tokens: 1, steps: 1, norm: 1.0 };
+        let members = [Contribution { member: NodeId([1; 32]), stated, payload: Digest([1; 32]) }];
+        self.begin(&Beginning { key, members: &members, codec, elements, longest: None });
+        for chunk in chunks {
+            let sum = Some(Sum { from: NodeId([1; 32]), attempt: key.attempt });
+            self.state().store(chunk, &update[update::chunk_range(codec, elements, chunk)], sum);
+        }
+    }
+
     /// Whether the sum of each chunk is here.
     pub fn finished(&self) -> Vec<bool> {
         self.state().kept.word().split_off(1)

@@ -4,7 +4,7 @@
 use super::arrival::Arrival;
 use super::driver::Driver;
 use super::fetches::FETCHES_MAX;
-use super::ledger::{Job, Update};
+use super::ledger::{Ahead, Awaited, Job, Update, step_after};
 use super::matter::{Matter, Outcome};
 use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
 use super::sources::Sources;
@@ -17,6 +17,7 @@ use crate::watch::event::{Event, FetchedFrom};
 use starling_protocol::engine::CLAIMS_MAX;
 use starling_protocol::engine::io::{AttemptKey, Claim, Contribution, Input};
 use starling_protocol::grid::Grid;
+use starling_protocol::outer::Rule;
 use starling_protocol::run::Codec;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, update};
@@ -63,9 +64,18 @@ impl Driver {
         let feedback = self.residuals.of_round(round);
         let (parts, sums) = (Arc::clone(&self.reductions.parts), Arc::clone(&self.reductions.sums));
         let run = self.reductions.run;
+        let ahead = self.work_ahead(key, members.len());
         let job = ReduceJob { run, key, codec, members, flock, grid, me: self.me, delta, feedback, parts, sums };
         self.gauges.reduce_started();
-        self.reductions.start(job, self.net.clone(), self.results.clone());
+        self.reductions.start((job, ahead), self.net.clone(), self.results.clone());
+    }
+
+    /// Begins to work on the update of an attempt with so many members.
+    fn work_ahead(&self, key: AttemptKey, members: usize) -> Option<Ahead> {
+        let (head, elements) = (self.state.head(), self.settings.elements);
+        let step = step_after(&self.spec, &head.record, Rule::of(&self.spec, &head.record, members), elements);
+        let awaited = Awaited { key, parent: head.record.digest(), step, elements };
+        Ahead::start(awaited, Arc::clone(&self.state), Arc::clone(&self.reductions.sums), &self.store)
     }
 
     pub(super) async fn reduced(
@@ -78,8 +88,8 @@ impl Driver {
         }
         match outcome {
             Ok(update) => {
-                let digest = update.digest;
-                self.ledger(Job::Bring { key, update }).await?;
+                let (digest, ahead) = (update.digest, self.reductions.take_ahead());
+                self.ledger(Job::Bring { key, update, ahead }).await?;
                 self.gauges.reduced();
                 self.residuals.stage(key);
                 self.feed(Input::Reduced { key, update: digest }).await
@@ -129,7 +139,7 @@ impl Driver {
         match outcome {
             Ok(arrived) => {
                 let candidate::Arrived { candidate, update } = *arrived;
-                self.ledger(Job::Bring { key, update }).await?;
+                self.ledger(Job::Bring { key, update, ahead: None }).await?;
                 self.feed(Input::Fetched { candidate }).await
             }
             Err(why) => {

@@ -6,6 +6,7 @@
 use super::canonical::Canonical;
 use starling_protocol::Digest;
 use starling_protocol::record::Record;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// The head of the state.
@@ -27,17 +28,24 @@ impl Head {
 pub struct SharedState {
     canonical: RwLock<Canonical>,
     head: RwLock<Arc<Head>>,
+    /// The number of changes so far. Two equal numbers mean the same state.
+    changes: AtomicU64,
 }
 
 impl SharedState {
     pub fn new(state: Canonical) -> Self {
         let head = RwLock::new(Head::of(&state));
-        Self { canonical: RwLock::new(state), head }
+        Self { canonical: RwLock::new(state), head, changes: AtomicU64::new(0) }
     }
 
     /// Locks the tensors; waits while they change. For threads that may wait.
     pub fn read(&self) -> RwLockReadGuard<'_, Canonical> {
         self.canonical.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of changes so far, which stays while [`Self::read`]'s guard is held.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// The head of the state; does not wait.
@@ -48,6 +56,7 @@ impl SharedState {
     /// Changes the state, and then publishes its head. The closure must not wait for a disk.
     pub fn change<T>(&self, change: impl FnOnce(&mut Canonical) -> T) -> T {
         let mut state = self.canonical.write().unwrap_or_else(PoisonError::into_inner);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let changed = change(&mut state);
         let head = Head::of(&state);
         // The head is swapped while the tensors are locked, so that a thread never reads new tensors and then an old

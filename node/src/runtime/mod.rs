@@ -54,6 +54,7 @@ mod notice;
 mod null;
 mod opened;
 mod origin;
+mod outer_step;
 mod outputs;
 mod pieces;
 mod ports;

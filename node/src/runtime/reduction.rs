@@ -1,14 +1,15 @@
 //! Reductions: attempts to make one update of the members' contributions.
 
-use super::ledger::Update;
+use super::ledger::{Ahead, Update};
 use super::matter::Outcome;
+use crate::contribution;
 use crate::net::{BulkStream, NetHandle};
 use crate::reduce::{
     BulkRouter, LatticeReducer, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer, Sums,
 };
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::run::EngineKind;
-use starling_protocol::{Digest, NodeId, update};
+use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -26,6 +27,7 @@ pub struct Reductions {
 /// The attempt under way. Dropping it stops the work and closes its streams.
 struct Reduction {
     key: AttemptKey,
+    ahead: Option<Ahead>,
     _work: AbortOnDropHandle<()>,
 }
 
@@ -40,8 +42,8 @@ impl Reductions {
     }
 
     /// Starts the run's engine, or in a flock of several rows that of rows and columns, in place of the attempt before;
-    /// the result goes to `results`.
-    pub fn start(&mut self, job: ReduceJob, net: NetHandle, results: mpsc::Sender<Outcome>) {
+    /// the result goes to `results`. The work ahead of it is kept until it is taken, or the attempt is over.
+    pub fn start(&mut self, (job, ahead): (ReduceJob, Option<Ahead>), net: NetHandle, results: mpsc::Sender<Outcome>) {
         let (key, links) = (job.key, NetLinks::new(net, self.router.clone()));
         let engine: Box<dyn ReduceEngine> = match self.engine {
             _ if !job.grid.is_one_row() => Box::new(LatticeReducer::new(links)),
@@ -60,12 +62,17 @@ impl Reductions {
             };
             let _ = results.send(Outcome::Reduced { key, outcome }).await;
         });
-        self.current = Some(Reduction { key, _work: AbortOnDropHandle::new(work) });
+        self.current = Some(Reduction { key, ahead, _work: AbortOnDropHandle::new(work) });
     }
 
     /// Whether this attempt is under way.
     pub fn is_at(&self, key: AttemptKey) -> bool {
         self.current.as_ref().is_some_and(|reduction| reduction.key == key)
+    }
+
+    /// Takes the work that is done ahead of the present attempt's result.
+    pub fn take_ahead(&mut self) -> Option<Ahead> {
+        self.current.as_mut()?.ahead.take()
     }
 
     /// Closes the attempt's streams.
@@ -86,8 +93,8 @@ impl Reductions {
     }
 }
 
-/// Hashes on a thread that may block: that takes a while for large models.
+/// Hashes on a thread that may wait for the others: that takes a while for large models.
 async fn named(update: Vec<u8>) -> Result<Update, ReduceError> {
-    let hash = move || Update { digest: update::digest(&update), bytes: Arc::new(update) };
+    let hash = move || Update { digest: contribution::update_digest(&update), bytes: Arc::new(update) };
     tokio::task::spawn_blocking(hash).await.map_err(|e| ReduceError::Task(e.to_string()))
 }

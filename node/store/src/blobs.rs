@@ -80,6 +80,20 @@ impl Blobs {
         Ok(true)
     }
 
+    /// Begins a file whose digest is not known yet.
+    pub fn draft(&self) -> Result<AtomicFile, StoreError> {
+        AtomicFile::create(&self.tmp, &self.dir)
+    }
+
+    /// Gives a file that [`Blobs::draft`] began its name. It is durable only after [`Blobs::sync`] over the same digest.
+    pub fn put_draft(&self, draft: AtomicFile, digest: &Digest) -> Result<(), StoreError> {
+        let path = self.path(digest);
+        if let (true, Some(parent)) = (self.fan_out, path.parent()) {
+            create_dir(parent)?;
+        }
+        draft.commit_as(path)
+    }
+
     /// Makes these files and their names durable. All are synced, also those that were here before: what has put them there may not have
     /// come so far.
     pub fn sync_files(&self, digests: &[Digest]) -> Result<(), StoreError> {

@@ -20,6 +20,7 @@ mod candidates;
 mod chain;
 mod checkpoint;
 mod checkpoints;
+mod draft;
 mod error;
 mod export;
 mod folder;
@@ -51,6 +52,7 @@ pub use checkpoint::{
 pub use checkpoints::{
     Kept, checkpoint_path, keep_checkpoints, list_checkpoints, newest_checkpoint, remove_checkpoint,
 };
+pub use draft::Draft;
 pub use error::{Damage, Part, StoreError};
 pub use export::{MODEL_FILE, Model, abandon_export, export_folder, export_weights};
 pub use pieces::{Pieces, UPDATE_PIECE_BYTES};

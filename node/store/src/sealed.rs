@@ -9,7 +9,7 @@ use crate::folder::sync_dir;
 use crate::{Part, StoreError};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,6 +91,23 @@ impl AtomicFile {
     fn sync(&mut self) -> Result<(), StoreError> {
         let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         synced.map_err(|e| StoreError::io("sync", &self.target, self.written, e))
+    }
+
+    /// Writes bytes to their place in a file that takes none by [`Self::write`].
+    pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let end = at + bytes.len() as u64;
+        self.file.get_ref().write_all_at(bytes, at).map_err(|e| StoreError::io("write", &self.tmp, end, e))
+    }
+
+    /// Syncs what [`Self::write_at`] has written.
+    pub fn sync_data(&self) -> Result<(), StoreError> {
+        self.file.get_ref().sync_data().map_err(|e| StoreError::io("sync", &self.tmp, 0, e))
+    }
+
+    /// As [`Self::commit_unsynced_name`] under another name than the one with which it began.
+    pub fn commit_as(mut self, target: PathBuf) -> Result<(), StoreError> {
+        self.target = target;
+        self.commit_unsynced_name()
     }
 
     /// Syncs and renames. The caller syncs the folder, once for many files.

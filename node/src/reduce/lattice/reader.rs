@@ -1,19 +1,18 @@
 //! All that one member sends to this node: parts, then sums of rows, then finished sums.
 
-use super::context::{Context, repairs};
-use super::desk::{Desk, Squares};
+use super::check::{self, Squares};
+use super::context::Context;
 use super::known::{Known, NOTHING};
 use crate::net::BulkStream;
 use crate::reduce::error::{PeerFault, ReduceError};
-use crate::reduce::linger::LINGER;
+use crate::reduce::group::{Desk, Inlet};
 use crate::reduce::links::BulkLinks;
 use crate::reduce::progress::Way;
-use crate::reduce::stream::{expect_end, fault, read_frame, read_sum};
+use crate::reduce::stream::{read_frame, read_sum};
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameKind};
 use starling_protocol::message::Awaited;
 use starling_protocol::update::lattice::sum_hash;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
 pub(super) async fn read(
@@ -22,16 +21,13 @@ pub(super) async fn read(
     place: usize,
     arrived: mpsc::Sender<Arc<Vec<u8>>>,
 ) -> Result<(), ReduceError> {
-    let (from, first) = (context.members[place].member, first(&context, place));
-    let stream = context.progress.wait(place, Way::In, first, links.accept(context.job.key, from)).await;
-    let mut stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
-    // The member ends its streams of earlier attempts when it begins one. Bytes that are still in them count.
-    let _reading = tokio::time::timeout(LINGER, context.sheet.gate(from).lock_owned()).await;
-    let answer = answer(&mut stream, &context, place).await?;
-    read_parts(&mut stream, &context, place, answer.parts, arrived).await?;
-    read_row_sums(&mut stream, &context, place, &answer.known.row_sums).await?;
-    read_sums(&mut stream, &context, place, &answer.known.sums).await?;
-    tokio::spawn(expect_end(stream, from));
+    let mut inlet = Inlet::accept(&links, &context, place, first(&context, place)).await?;
+    let Answer { parts, known } = answer(&mut inlet.stream, &context, place).await?;
+    let parts = context.arriving[place].parts.iter().copied().zip(parts);
+    inlet.read_parts(parts.filter(|(chunk, _)| !context.keeps(*chunk)), arrived).await?;
+    read_row_sums(&mut inlet, &context, &known.row_sums).await?;
+    read_sums(&mut inlet, &context, &known.sums).await?;
+    inlet.end();
     Ok(())
 }
 
@@ -55,7 +51,7 @@ struct Answer {
 /// Tells the member at `place` what is here, in any attempt but the first.
 async fn answer(stream: &mut BulkStream, context: &Context, place: usize) -> Result<Answer, ReduceError> {
     let (key, member, cargo) = (&context.job.key, &context.members[place], &context.arriving[place]);
-    if !repairs(&context.job) {
+    if !context.repairs() {
         let known = Known::nothing(cargo.parts.len(), cargo.row_sums.len(), cargo.sums.len());
         return Ok(Answer { parts: vec![None; cargo.parts.len()], known });
     }
@@ -70,54 +66,15 @@ async fn answer(stream: &mut BulkStream, context: &Context, place: usize) -> Res
     Ok(Answer { parts, known })
 }
 
-/// Reads the member's parts of the chunks that this node adds up: `kept` are those of an earlier attempt.
-async fn read_parts(
-    stream: &mut BulkStream,
-    context: &Context,
-    place: usize,
-    kept: Vec<Option<Arc<Vec<u8>>>>,
-    arrived: mpsc::Sender<Arc<Vec<u8>>>,
-) -> Result<(), ReduceError> {
-    let (key, member) = (&context.job.key, &context.members[place]);
-    let mut desk = Desk::new(context);
-    let chunks = context.arriving[place].parts.iter().copied().zip(kept);
-    for (chunk, kept) in chunks.filter(|(chunk, _)| !context.keeps(*chunk)) {
-        let part = match kept {
-            Some(kept) => kept,
-            None => {
-                let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload);
-                let read = context.progress.wait(place, Way::In, Awaited::Part, read).await;
-                read.map_err(|what| context.fault(place, what))?;
-                let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
-                desk.coder.check(&desk.payload, context.elements_of(chunk)).map_err(refused)?;
-                context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
-                let part = Arc::new(desk.payload.clone());
-                context.job.parts.keep(key, member, chunk, Arc::clone(&part));
-                part
-            }
-        };
-        // The channel has room for all parts; they are kept even if the adder has stopped.
-        drop(arrived.try_send(part));
-    }
-    Ok(())
-}
-
 /// Reads the sums of rows that come for this node as owner or relay, but for those that it has no use for.
-async fn read_row_sums(
-    stream: &mut BulkStream,
-    context: &Context,
-    place: usize,
-    unwanted: &[bool],
-) -> Result<(), ReduceError> {
+async fn read_row_sums(inlet: &mut Inlet<'_>, context: &Context, unwanted: &[bool]) -> Result<(), ReduceError> {
+    let place = inlet.place;
     let (mut desk, mut before) = (Desk::new(context), Squares::new());
-    for ((chunk, row), unwanted) in context.arriving[place].row_sums.iter().copied().zip(unwanted) {
-        if *unwanted {
-            continue;
-        }
-        let read = read_frame(stream, &context.scope, FrameKind::RowSum, chunk, &mut desk.payload);
-        let read = context.progress.wait(place, Way::In, Awaited::RowSum, read).await;
-        read.map_err(|what| context.fault(place, what))?;
-        let sum = desk.row_sum(context, (chunk, row), (place, &mut before))?;
+    let due = context.arriving[place].row_sums.iter().copied().zip(unwanted);
+    for ((chunk, row), _) in due.filter(|(_, unwanted)| !**unwanted) {
+        let read = read_frame(&mut inlet.stream, &context.scope, FrameKind::RowSum, chunk, &mut desk.payload);
+        context.hear((place, Way::In), Awaited::RowSum, read).await?;
+        let sum = check::row_sum(&desk, context, (chunk, row), (place, &mut before))?;
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
         context.post.put((chunk, row), sum);
     }
@@ -125,22 +82,18 @@ async fn read_row_sums(
 }
 
 /// Reads the finished sums that the member owns or passes on. `told` are the hashes that this node has told of them.
-async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize, told: &[u64]) -> Result<(), ReduceError> {
+async fn read_sums(inlet: &mut Inlet<'_>, context: &Context, told: &[u64]) -> Result<(), ReduceError> {
+    let place = inlet.place;
     let (mut desk, mut before) = (Desk::new(context), Squares::new());
     let of_row = context.lattice.row_of(place) == Some(context.row);
     for (index, (chunk, told)) in context.arriving[place].sums.iter().copied().zip(told).enumerate() {
         let known = (*told != NOTHING).then_some(|payload: &mut Vec<u8>| context.sheet.copy(chunk, payload));
-        let read = read_sum(stream, &context.scope, chunk, known, &mut desk.payload);
-        let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
-        let fresh = read.map_err(|what| context.fault(place, what))?;
+        let read = read_sum(&mut inlet.stream, &context.scope, chunk, known, &mut desk.payload);
+        let fresh = context.hear((place, Way::In), Awaited::Sum, read).await?;
         if of_row {
-            // The sender is in the context, so the channel cannot close during the wait.
-            drop(context.told[place].subscribe().wait_for(|told| *told).await);
-            if context.sent[place].load(Ordering::Acquire) <= index {
-                return Err(context.fault(place, PeerFault::Early { chunk }));
-            }
+            context.check_not_early(place, index, chunk).await?;
         }
-        desk.check_sum(context, chunk, (place, &mut before))?;
+        check::finished_sum(&mut desk, context, chunk, (place, &mut before))?;
         if fresh {
             context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
             let owner = context.owner_of(chunk).unwrap_or(context.members[place].member);

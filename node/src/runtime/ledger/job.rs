@@ -1,5 +1,6 @@
 //! The ledger's jobs and its replies.
 
+use super::ahead::Ahead;
 use crate::exit::{Code, Failure};
 use crate::runtime::difference::Lost;
 use starling_protocol::difference::Difference;
@@ -23,10 +24,11 @@ pub struct Update {
 
 /// A job of the ledger; jobs are done in order.
 pub enum Job {
-    /// Hold the update in which this attempt, or a fetch for it, has ended.
+    /// Hold the update in which this attempt, or a fetch for it, has ended, and the work that was done ahead of it.
     Bring {
         key: AttemptKey,
         update: Update,
+        ahead: Option<Ahead>,
     },
     /// Forget the update of an attempt that has no result.
     Abandon {

@@ -76,8 +76,9 @@ fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read
     let parent = crate::runtime::chain::Link { digest: record.digest(), record: record.clone(), certificate: None };
     let update = update::encode(record.next.codec, &[0.01; 3000]).expect("finite");
     let mut next = commit(&parent, update::digest(&update));
-    let step = step_to(&spec(), &record, &next, (&update, 3000));
-    next.state_root = state::root(&ledger.state.read().speculate(&step, None).expect("it applies"));
+    let step = step_to(&spec(), &record, &next, 3000);
+    let speculated = ledger.state.read().speculate(&step, &update, Known::default());
+    next.state_root = state::root(&speculated.expect("it applies"));
     ledger.state.change(|state| state.state.theta[77] += 1.0);
     let replay = |record: &Record| {
         let certificate = sample::certificate(record, 1, &signers()[..2]);
@@ -116,11 +117,12 @@ fn commits(ledger: &mut Ledger, parent: &Record) -> Record {
     let link = crate::runtime::chain::Link { digest: parent.digest(), record: parent.clone(), certificate: None };
     let encoded = update::encode(parent.next.codec, &[0.01; 3000]).expect("finite");
     let mut record = commit(&link, update::digest(&encoded));
-    let step = step_to(&spec(), parent, &record, (&encoded, 3000));
-    record.state_root = state::root(&ledger.state.read().speculate(&step, None).expect("it applies"));
+    let step = step_to(&spec(), parent, &record, 3000);
+    let speculated = ledger.state.read().speculate(&step, &encoded, Known::default());
+    record.state_root = state::root(&speculated.expect("it applies"));
     let (digest, token) = (record.update, PersistToken(record.seq));
     let key = AttemptKey { lineage: record.lineage, seq: record.seq, attempt: 0, set: Digest([2; 32]) };
-    let bring = Job::Bring { key, update: Update { digest, bytes: Arc::new(encoded) } };
+    let bring = Job::Bring { key, update: Update { digest, bytes: Arc::new(encoded) }, ahead: None };
     let certificate = sample::certificate(&record, 1, &signers()[..2]);
     let commit = Job::Commit { token, record: Box::new(record.clone()), certificate };
     for job in [bring, commit] {

@@ -1,6 +1,7 @@
 //! The thread that owns the canonical state and the store, so that memory and disk change in one order. It waits for
 //! the disk of commits and votes, and for none of a snapshot or checkpoint: another thread writes those.
 
+mod ahead;
 mod checkpoints;
 mod due;
 mod frozen;
@@ -9,13 +10,15 @@ mod snapshots;
 mod updates;
 mod writer;
 
+pub use ahead::{Ahead, Awaited};
 pub use due::CheckpointPlan;
 pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade, Update};
 
-use super::canonical::{Canonical, OuterStep, StepError};
+use super::canonical::{Canonical, Known};
 use super::difference;
 use super::evidence;
 use super::head::SharedState;
+use super::outer_step::{OuterStep, StepError};
 use crate::exit::{Code, Failure};
 use due::{Checkpoints, Owed, Wanted};
 use starling_protocol::engine::io::AttemptKey;
@@ -161,8 +164,8 @@ impl Worker {
 
     fn handle(&mut self, job: Job) -> Result<Option<LedgerReply>, Failure> {
         Ok(match job {
-            Job::Bring { key, update } => {
-                self.updates.bring(key, update);
+            Job::Bring { key, update, ahead } => {
+                self.updates.bring(key, update, ahead);
                 None
             }
             Job::Abandon { key } => {
@@ -254,18 +257,26 @@ impl Worker {
     }
 
     fn speculate(&mut self, key: AttemptKey, update: Update, rule: Rule) -> LedgerReply {
+        let step = {
+            let state = self.state.read();
+            step_after(&self.spec, &state.record, rule, state.elements())
+        };
+        let ahead = self.updates.ahead(&update.digest);
+        let ahead = ahead.map(|ahead| ahead.end(&step, &update.bytes)).unwrap_or_default();
         let state = self.state.read();
-        let codec = state.record.next.codec;
-        let range = stepped(&self.spec, state.elements(), state.record.round.saturating_add(1));
-        let step = OuterStep { update: &update.bytes, codec, rule, range };
         // The candidate must find the update on disk, so it is written while the state root is computed.
         let result = std::thread::scope(|scope| {
             scope.spawn(|| {
-                if let Err(e) = self.store.stage_update(&update.bytes) {
+                let staged = match ahead.file {
+                    Some(file) => file.stage(&self.store, &update),
+                    None => self.store.stage_update(&update.bytes),
+                };
+                if let Err(e) = staged {
                     tracing::debug!("the update is written with its candidate: {e}");
                 }
             });
-            state.speculate(&step, self.manifest.as_ref())
+            let known = Known { present: self.manifest.as_ref(), stepped: &ahead.stepped };
+            state.speculate(&step, &update.bytes, known)
         });
         drop(state);
         let digest = update.digest;
@@ -318,8 +329,8 @@ impl Worker {
         }
         let root = match update {
             Some(update) if record.changes_state() => {
-                let step = step_to(&self.spec, &state.record, record, (update, state.elements()));
-                state::root(&state.speculate(&step, None)?)
+                let step = step_to(&self.spec, &state.record, record, state.elements());
+                state::root(&state.speculate(&step, update, Known::default())?)
             }
             None if !record.changes_state() => state.record.state_root,
             _ => return Err(NotReplayed::OtherUpdate(record.seq)),
@@ -365,11 +376,11 @@ impl Worker {
             let applied = self.state.change(|state| {
                 // There is no head until both are done: nobody may train from a state in between.
                 (state.digest, state.base) = (Digest::default(), Digest::default());
-                let step = step_to(&self.spec, &state.record, &record, (update, state.elements()));
+                let step = step_to(&self.spec, &state.record, &record, state.elements());
                 if let Some(frozen) = &frozen {
                     frozen.keep(&state.state, &step.range);
                 }
-                state.apply(&step)
+                state.apply(&step, update)
             });
             (applied, committing.join())
         });
@@ -406,15 +417,15 @@ impl Worker {
     }
 }
 
-/// The outer step from `parent` to `record`; the parent fixed its codec. The model has this many elements.
-fn step_to<'a>(
-    spec: &RunSpec,
-    parent: &Record,
-    record: &Record,
-    (update, elements): (&'a [u8], usize),
-) -> OuterStep<'a> {
+/// The outer step from `parent` to `record`, of a model of so many elements.
+fn step_to(spec: &RunSpec, parent: &Record, record: &Record, elements: usize) -> OuterStep {
     let rule = Rule::of(spec, parent, record.contributors.len());
-    OuterStep { update, codec: parent.next.codec, rule, range: stepped(spec, elements, record.round) }
+    OuterStep { codec: parent.next.codec, rule, range: stepped(spec, elements, record.round) }
+}
+
+/// The outer step of the COMMIT after `parent`, of a model of so many elements; `parent` fixes its codec.
+pub fn step_after(spec: &RunSpec, parent: &Record, rule: Rule, elements: usize) -> OuterStep {
+    OuterStep { codec: parent.next.codec, rule, range: stepped(spec, elements, parent.round.saturating_add(1)) }
 }
 
 /// The elements that the COMMIT of a round steps.
@@ -427,7 +438,7 @@ pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> 
     store.load_state(|record, update, state| {
         let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
         let parent = parent.ok_or("the record before it is gone")?;
-        step_to(spec, &parent, record, (update, state.elements())).apply(state).map_err(|e| e.to_string())
+        step_to(spec, &parent, record, state.elements()).apply(update, state).map_err(|e| e.to_string())
     })
 }
 

@@ -1,6 +1,7 @@
 //! Encoded updates on their way from a reduction, or a peer, to the disk. Only the ledger holds them; other threads
 //! name them by digest.
 
+use super::ahead::Ahead;
 use super::job::Update;
 use crate::runtime::fetches::FETCHES_MAX;
 use starling_protocol::Digest;
@@ -18,6 +19,8 @@ struct Held {
     update: Update,
     /// The manifest of the state that the update leads to, once it was computed.
     manifest: Option<Manifest>,
+    /// Work on it that was done before it was whole.
+    ahead: Option<Ahead>,
 }
 
 /// The updates, the newest last.
@@ -26,12 +29,12 @@ pub struct Updates(Vec<Held>);
 
 impl Updates {
     /// Holds the update in which an attempt, or a fetch for it, has ended.
-    pub fn bring(&mut self, key: AttemptKey, update: Update) {
+    pub fn bring(&mut self, key: AttemptKey, update: Update, ahead: Option<Ahead>) {
         if let Some(held) = self.0.iter_mut().find(|held| held.update.digest == update.digest) {
             held.key = key;
             return;
         }
-        self.0.push(Held { key, update, manifest: None });
+        self.0.push(Held { key, update, manifest: None, ahead });
         let surplus = self.0.len().saturating_sub(HELD_MAX);
         self.0.drain(..surplus);
     }
@@ -40,10 +43,15 @@ impl Updates {
         self.0.iter().find(|held| held.update.digest == *digest).map(|held| held.update.clone())
     }
 
+    /// Takes the work that was done ahead of this update.
+    pub fn ahead(&mut self, digest: &Digest) -> Option<Ahead> {
+        self.0.iter_mut().find(|held| held.update.digest == *digest)?.ahead.take()
+    }
+
     /// Notes that the outer step with this update leads to a state of this manifest.
     pub fn speculated(&mut self, key: AttemptKey, update: Update, manifest: Manifest) {
         self.0.retain(|held| held.update.digest != update.digest);
-        self.0.push(Held { key, update, manifest: Some(manifest) });
+        self.0.push(Held { key, update, manifest: Some(manifest), ahead: None });
         let mut surplus = self.0.iter().filter(|held| held.manifest.is_some()).count().saturating_sub(SPECULATED_MAX);
         self.0.retain(|held| {
             let goes = surplus > 0 && held.manifest.is_some();
@@ -94,13 +102,13 @@ mod tests {
     #[test]
     fn an_abandoned_attempt_leaves_what_members_may_decide_on() {
         let mut updates = Updates::default();
-        updates.bring(key(4, 1), update(1));
-        updates.bring(key(4, 1), update(2));
-        updates.bring(key(4, 2), update(3));
+        updates.bring(key(4, 1), update(1), None);
+        updates.bring(key(4, 1), update(2), None);
+        updates.bring(key(4, 2), update(3), None);
         updates.speculated(key(4, 1), update(2), manifest());
         updates.abandon(key(4, 1));
         assert_eq!(held(&updates), [3, 2]);
-        updates.bring(key(4, 2), update(2));
+        updates.bring(key(4, 2), update(2), None);
         assert!(updates.of(&Digest([2; 32])).is_some());
         assert_eq!(held(&updates), [3, 2], "once is enough");
     }
@@ -108,7 +116,7 @@ mod tests {
     #[test]
     fn the_newest_stay() {
         let mut updates = Updates::default();
-        (0..9).for_each(|n| updates.bring(key(4, n.into()), update(n)));
+        (0..9).for_each(|n| updates.bring(key(4, n.into()), update(n), None));
         assert_eq!(held(&updates), [4, 5, 6, 7, 8]);
         for n in 5..8 {
             updates.speculated(key(4, n.into()), update(n), manifest());
@@ -121,8 +129,8 @@ mod tests {
         let mut record = commit(&genesis(), Digest([2; 32]));
         record.seq = 4;
         let mut updates = Updates::default();
-        (1..4).for_each(|n| updates.bring(key(4, n.into()), update(n)));
-        updates.bring(key(5, 1), update(4));
+        (1..4).for_each(|n| updates.bring(key(4, n.into()), update(n), None));
+        updates.bring(key(5, 1), update(4), None);
         assert!(updates.settle(&record).is_none(), "it was not speculated on");
         assert_eq!(held(&updates), [4]);
         updates.speculated(key(4, 1), update(2), manifest());

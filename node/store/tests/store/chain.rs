@@ -296,6 +296,43 @@ fn an_update_may_be_staged_and_what_nothing_names_goes_in_time() {
 }
 
 #[test]
+fn an_update_is_staged_from_pieces_that_come_in_any_order_and_again() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), SMALL);
+    let update = history.advance(0);
+    let digest = update::digest(&update);
+    let abandoned = store.draft_update().unwrap();
+    let mut draft = store.draft_update().unwrap();
+    let (front, back) = update.split_at(update.len() / 3);
+    store.write_draft(&mut draft, front.len() as u64, back).unwrap();
+    store.write_draft(&mut draft, 0, &vec![7; front.len()]).unwrap();
+    store.write_draft(&mut draft, 0, front).unwrap();
+    assert_eq!(store.update_by_digest(&digest).unwrap(), None, "it has no name yet");
+    store.stage_draft(draft, &digest).unwrap();
+    drop(abandoned);
+    let files = std::fs::read_dir(dir.path().join("tmp")).unwrap().count();
+    assert_eq!(files, 0, "a draft leaves nothing behind");
+    let reopened = image(dir.path());
+    assert_eq!(open(reopened.path()).update_by_digest(&digest).unwrap().unwrap(), update);
+    // The commit finds it and writes nothing.
+    history.put(&store, &update);
+    history.assert_loaded_from(&store);
+}
+
+#[test]
+fn a_draft_of_other_bytes_than_its_digest_names_counts_as_missing() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), SMALL);
+    let update = history.advance(0);
+    let digest = update::digest(&update);
+    let mut draft = store.draft_update().unwrap();
+    store.write_draft(&mut draft, 0, &update[1..]).unwrap();
+    store.stage_draft(draft, &digest).unwrap();
+    assert!(matches!(store.update_by_digest(&digest), Err(StoreError::Damaged(_))));
+    assert_eq!(store.update_by_digest(&digest).unwrap(), None);
+}
+
+#[test]
 fn a_reset_chain_can_be_founded_again_and_leaves_nothing_behind() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), ELEMENTS);
