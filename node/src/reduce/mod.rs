@@ -56,7 +56,7 @@ pub use passed::Passed;
 pub use progress::{ProgressFn, Report};
 pub use ring::RingReducer;
 pub use router::{BulkRouter, RouterError};
-pub use sums::Sums;
+pub use sums::{Finished, Sums};
 #[cfg(feature = "byzantine")]
 pub(crate) use word::{WORD_HEADER_BYTES, follow};
 

@@ -36,6 +36,14 @@ struct State {
     gates: BTreeMap<NodeId, Arc<tokio::sync::Mutex<()>>>,
 }
 
+/// Finished sums of an attempt.
+pub enum Finished<T> {
+    Copied(T),
+    NotYet,
+    /// The attempt is over.
+    Never,
+}
+
 /// An attempt that begins.
 pub(super) struct Beginning<'a> {
     pub key: AttemptKey,
@@ -70,16 +78,27 @@ impl Sums {
         self.state().kept.hear(from, accused, head);
     }
 
-    /// Copies the payloads of these chunks into `out`, one after the other, if this attempt is under way and the sums of
-    /// all of them are finished. A later attempt may make others.
-    pub fn copy_finished(&self, key: &AttemptKey, chunks: Range<usize>, out: &mut Vec<u8>) -> bool {
+    /// The first of these ranges of chunks whose sums are all finished in this attempt, by its place, with a copy of their
+    /// payloads, one after the other. A later attempt may make other sums.
+    pub fn copy_finished(
+        &self,
+        key: &AttemptKey,
+        mut ranges: impl Iterator<Item = Range<usize>>,
+    ) -> Finished<(usize, Vec<u8>)> {
         let state = self.state();
-        let Some(payloads) = state.payloads.as_ref().filter(|_| state.kept.key() == Some(*key)) else { return false };
-        let finished = chunks.clone().all(|chunk| state.kept.sum(chunk).is_some());
-        if finished {
-            chunks.for_each(|chunk| payloads.append(chunk, out));
+        if state.kept.key() != Some(*key) {
+            return if state.kept.is_past(key) { Finished::Never } else { Finished::NotYet };
         }
-        finished
+        let Some(payloads) = &state.payloads else { return Finished::Never };
+        let mut place = 0;
+        let finished = ranges.find(|range| {
+            place += 1;
+            range.clone().all(|chunk| state.kept.sum(chunk).is_some())
+        });
+        let Some(finished) = finished else { return Finished::NotYet };
+        let mut bytes = Vec::new();
+        finished.for_each(|chunk| payloads.append(chunk, &mut bytes));
+        Finished::Copied((place - 1, bytes))
     }
 
     /// Drops everything: the record is decided.

@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// Writes the update of `record`, after checking that it has the record's digest. A staged update was checked
-    /// already.
+    /// already, here or by whoever wrote it ([`Store::stage_draft`]).
     pub(crate) fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
         if *lock(&self.staged) == Some(record.update) && self.updates.contains(&record.update) {
             return Ok(());

@@ -1,50 +1,51 @@
 //! Updates that are written while they are being made, so that little of them is left to write when they are whole.
 
-use crate::StoreError;
 use crate::sealed::AtomicFile;
 use crate::store::{Store, lock};
+use crate::{StoreError, space};
 use starling_protocol::Digest;
 
-/// Bytes that wait in the page cache for one sync: so much is left to sync at most when an update is whole.
-const SYNCED_TOGETHER: usize = 4 << 20;
+/// An update that is being made. Its file has no name before [`Store::stage_draft`], and goes with it. A failure costs
+/// the draft only, since nothing names it.
+pub struct Draft(AtomicFile);
 
-/// An update that is being made. Its file has no name before [`Store::stage_draft`], and goes with it.
-pub struct Draft {
-    file: AtomicFile,
-    unsynced: usize,
-}
-
-impl Store {
-    /// Begins an update whose bytes come piece by piece, in any order.
+impl Draft {
+    /// Writes bytes of the update to their place. The same place may be written again.
     ///
     /// # Errors
-    /// [`StoreError::Io`] when no file can be made.
-    pub fn draft_update(&self) -> Result<Draft, StoreError> {
-        Ok(Draft { file: self.updates.draft()?, unsynced: 0 })
+    /// [`StoreError::Io`] or [`StoreError::Full`]; the draft is of no use then.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.0.write_at(at, bytes)
     }
 
-    /// Writes bytes of an update to their place. The same place may be written again.
+    /// Waits until what was written is on the disk.
     ///
     /// # Errors
     /// [`StoreError::Io`]; the draft is of no use then.
-    pub fn write_draft(&self, draft: &mut Draft, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        draft.file.write_at(at, bytes)?;
-        draft.unsynced += bytes.len();
-        if draft.unsynced >= SYNCED_TOGETHER {
-            draft.unsynced = 0;
-            self.note(draft.file.sync_data())?;
-        }
-        Ok(())
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.0.sync_data()
     }
+}
 
-    /// As [`Store::stage_update`] for an update that is written. The caller answers for it that the bytes have this
-    /// digest; a reader checks them.
+impl Store {
+    /// Begins an update of so many bytes, which come piece by piece, in any order.
     ///
     /// # Errors
-    /// [`StoreError::Io`]; nothing is staged then.
+    /// [`StoreError::Full`] when it would take the space that is to stay free, [`StoreError::Io`] when no file can be
+    /// made.
+    pub fn draft_update(&self, bytes: u64) -> Result<Draft, StoreError> {
+        space::require(self.folder.root(), bytes, self.options.reserve_bytes)?;
+        Ok(Draft(self.updates.draft()?))
+    }
+
+    /// As [`Store::stage_update`] for an update that is written. The store does not read it again: the caller answers for
+    /// it that the bytes have this digest.
+    ///
+    /// # Errors
+    /// As [`Store::stage_update`].
     pub fn stage_draft(&self, draft: Draft, digest: &Digest) -> Result<(), StoreError> {
         // A snapshot on another thread may remove old updates meanwhile, and must know of this one.
         *lock(&self.staged) = Some(*digest);
-        self.note(self.updates.put_draft(draft.file, digest).and_then(|()| self.updates.sync([digest])))
+        self.note(self.updates.put_draft(draft.0, digest).and_then(|()| self.updates.sync([digest])))
     }
 }

@@ -95,8 +95,8 @@ impl AtomicFile {
 
     /// Writes bytes to their place in a file that takes none by [`Self::write`].
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let end = at + bytes.len() as u64;
-        self.file.get_ref().write_all_at(bytes, at).map_err(|e| StoreError::io("write", &self.tmp, end, e))
+        let length = bytes.len() as u64;
+        self.file.get_ref().write_all_at(bytes, at).map_err(|e| StoreError::io("write", &self.tmp, length, e))
     }
 
     /// Syncs what [`Self::write_at`] has written.

@@ -3,29 +3,32 @@
 //! reduction ends, and nothing depends on it: chunks that were not done, or changed since, are done then.
 
 use super::job::Update;
-use crate::reduce::Sums;
+use crate::contribution;
+use crate::reduce::{Finished, Sums};
 use crate::runtime::canonical::Canonical;
 use crate::runtime::head::SharedState;
-use crate::runtime::outer_step::{OuterStep, STATE_CHUNK_ELEMENTS, StepError};
+use crate::runtime::outer_step::{OuterStep, STATE_CHUNK_ELEMENTS, Scratch, StepError};
 use rayon::prelude::*;
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::{Digest, update};
 use starling_store::{Draft, Store, StoreError};
+use std::num::NonZero;
 use std::ops::Range;
-#[cfg(test)]
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Chunks of a state for which two threads are worth their start: 2 Mi parameters.
+/// Chunks of the state that a step must change to be worth two threads: 2 Mi parameters.
 const CHUNKS_MIN: usize = 8;
 /// The time between two looks for finished chunks, if there were none. In int8 a line of 1 Gbit/s carries two meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Cores for each thread that steps chunks. The cores have parts to encode and to add up meanwhile.
+const CORES_A_THREAD: usize = 4;
 /// Pieces that wait for the disk, of 256 KiB in int8. More are written at the end.
 const WAITING_MAX: usize = 16;
+/// Bytes of the file that wait in the page cache for one sync.
+const SYNCED_TOGETHER: usize = 4 << 20;
 
 /// The attempt whose update is awaited, and the step that it will make.
 pub struct Awaited {
@@ -43,11 +46,9 @@ pub struct Ahead {
     /// Changes of the state when the work began.
     changes: u64,
     step: OuterStep,
-    stop: Arc<AtomicBool>,
-    work: Option<JoinHandle<Work>>,
-    /// Chunks of the state that were stepped so far.
-    #[cfg(test)]
-    steps: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+    steps: Option<JoinHandle<()>>,
+    disk: Option<JoinHandle<Option<Written>>>,
 }
 
 /// The work that was done ahead, as far as it fits the update.
@@ -58,17 +59,18 @@ pub struct Done {
     pub file: Option<Unfinished>,
 }
 
-/// The update's file, and the bytes that are still to be written to it.
+/// The file of an update, which its thread may still be writing to.
 pub struct Unfinished {
-    draft: Draft,
-    missing: Vec<Range<usize>>,
+    disk: JoinHandle<Option<Written>>,
+    step: OuterStep,
+    /// By chunk of the state, whether its payloads are those of the update.
+    fits: Vec<bool>,
 }
 
-struct Work {
-    /// By chunk of the state.
-    stepped: Vec<Option<Stepped>>,
-    /// The file, and whether each chunk's payloads were written to it.
-    file: Option<(Draft, Vec<bool>)>,
+/// A file, and whether the payloads of each chunk of the state are in it.
+struct Written {
+    draft: Draft,
+    chunks: Vec<bool>,
 }
 
 struct Stepped {
@@ -77,199 +79,224 @@ struct Stepped {
     digests: Vec<Digest>,
 }
 
-struct Worker {
-    awaited: Awaited,
-    state: Arc<SharedState>,
-    changes: u64,
-    sums: Arc<Sums>,
-    /// Weak: whoever closes the store does not wait for this thread to notice.
-    store: Weak<Store>,
-    stop: Arc<AtomicBool>,
-    #[cfg(test)]
-    steps: Arc<AtomicUsize>,
-}
-
-impl Awaited {
-    /// Chunks of each vector of the state.
-    fn chunks(&self) -> usize {
-        self.elements.div_ceil(STATE_CHUNK_ELEMENTS)
-    }
-}
-
 /// A chunk of the state and the payloads that step it.
 type Piece = (usize, Vec<u8>);
+
+/// The chunks that are left and those that are done, for all threads.
+#[derive(Default)]
+struct Shared {
+    progress: Mutex<Progress>,
+    stopped: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    left: Vec<usize>,
+    stepped: Vec<Option<Stepped>>,
+    stop: bool,
+}
+
+impl Shared {
+    fn new(step: &OuterStep, elements: usize) -> Self {
+        let chunks = 0..elements.div_ceil(STATE_CHUNK_ELEMENTS);
+        let stepped = chunks.clone().map(|_| None).collect();
+        let left = chunks.filter(|chunk| !step.chunks_of(*chunk).is_empty()).collect();
+        Self { progress: Mutex::new(Progress { left, stepped, stop: false }), stopped: Condvar::new() }
+    }
+
+    /// Every step leaves it whole, so a holder that panicked leaves a usable lock.
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        self.progress().stop = true;
+        self.stopped.notify_all();
+    }
+
+    /// Waits for so long, or until the work is to stop.
+    fn wait(&self, time: Duration) {
+        drop(self.stopped.wait_timeout_while(self.progress(), time, |progress| !progress.stop));
+    }
+}
 
 impl Ahead {
     /// Begins to work on an attempt's update. None if there is nothing to gain, or no thread.
     pub fn start(awaited: Awaited, state: Arc<SharedState>, sums: Arc<Sums>, store: &Arc<Store>) -> Option<Self> {
+        let step = awaited.step.clone();
         // The places of other codecs' payloads, and the factor of a rule that clips, are known at the end only.
-        let in_place = awaited.step.codec.is_fixed() && !awaited.step.rule.clips();
-        if !in_place || awaited.chunks() < CHUNKS_MIN {
+        if !step.codec.is_fixed() || step.rule.clips() {
             return None;
         }
-        let (step, stop) = (awaited.step.clone(), Arc::<AtomicBool>::default());
-        let changes = state.changes();
-        let (worker_state, store) = (Arc::clone(&state), Arc::downgrade(store));
-        #[cfg(test)]
-        let steps = Arc::<AtomicUsize>::default();
-        let worker = Worker {
-            awaited,
-            state: worker_state,
-            changes,
-            sums,
-            store,
-            stop: Arc::clone(&stop),
-            #[cfg(test)]
-            steps: Arc::clone(&steps),
-        };
-        let thread = std::thread::Builder::new().name("ahead".into()).spawn(move || worker.run());
-        let work = thread.inspect_err(|e| tracing::debug!("no thread works ahead: {}", starling_words::of(e)));
-        Some(Self {
-            state,
-            changes,
-            step,
-            stop,
-            work: Some(work.ok()?),
-            #[cfg(test)]
-            steps,
-        })
+        let shared = Arc::new(Shared::new(&step, awaited.elements));
+        if shared.progress().left.len() < CHUNKS_MIN {
+            return None;
+        }
+        let (changes, (pieces, arriving)) = (state.changes(), sync_channel(WAITING_MAX));
+        let stepper = Stepper { awaited, state: Arc::clone(&state), changes, sums, shared: Arc::clone(&shared) };
+        let steps = Builder::new().name("ahead".into()).spawn(move || stepper.run(&pieces));
+        let steps = steps.inspect_err(|e| tracing::debug!("no thread works ahead: {}", starling_words::of(e))).ok()?;
+        let scribe = Scribe { step: step.clone(), store: Arc::downgrade(store), shared: Arc::clone(&shared) };
+        // Without this thread, as with a disk that fails, the update is written when it is whole.
+        let disk = Builder::new().name("ahead-disk".into()).spawn(move || scribe.write(arriving)).ok();
+        Some(Self { state, changes, step, shared, steps: Some(steps), disk })
     }
 
     /// Ends the work, and returns the part of it that fits this step of the present state with `update`. The caller does
     /// not hold the state, which the work may be reading.
     pub fn end(mut self, step: &OuterStep, update: &[u8]) -> Done {
-        self.stop.store(true, Ordering::Relaxed);
-        let Some(work) = self.work.take() else { return Done::default() };
-        work.thread().unpark();
+        self.shared.stop();
         if (self.changes, &self.step) != (self.state.changes(), step) || update.len() != step.bytes() {
             return Done::default();
         }
-        // The panic is in the log.
-        work.join().map(|work| work.checked(step, update)).unwrap_or_default()
+        // A panic is in the log. The chunks that were done before it are as good as others.
+        drop(self.steps.take().map(JoinHandle::join));
+        let fits = |(chunk, stepped): (usize, Option<Stepped>)| {
+            stepped.filter(|stepped| name(&update[step.bytes_of(chunk)]) == stepped.payloads).map(|s| s.digests)
+        };
+        let done = std::mem::take(&mut self.shared.progress().stepped);
+        let stepped: Vec<_> = done.into_par_iter().enumerate().map(fits).collect();
+        let fits = stepped.iter().map(Option::is_some).collect();
+        let file = self.disk.take().map(|disk| Unfinished { disk, step: step.clone(), fits });
+        Done { stepped, file }
     }
 }
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Work {
-    fn checked(self, step: &OuterStep, update: &[u8]) -> Done {
-        let fits = |(chunk, stepped): (usize, Option<Stepped>)| {
-            stepped.filter(|stepped| name(&update[step.bytes_of(chunk)]) == stepped.payloads).map(|s| s.digests)
-        };
-        let stepped: Vec<_> = self.stepped.into_par_iter().enumerate().map(fits).collect();
-        let file = self.file.map(|(draft, written)| {
-            let missing = |(chunk, written): &(usize, bool)| !written || stepped[*chunk].is_none();
-            let missing = written.into_iter().enumerate().filter(missing).map(|(chunk, _)| step.bytes_of(chunk));
-            Unfinished { draft, missing: missing.collect() }
-        });
-        Done { stepped, file }
+        self.shared.stop();
     }
 }
 
 impl Unfinished {
-    /// Writes what is missing of `update`, and stages it ([`Store::stage_draft`]).
+    /// Writes what is missing of `update` and stages it ([`Store::stage_draft`]), or writes it from the start.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing is staged then.
-    pub fn stage(mut self, store: &Store, update: &Update) -> Result<(), StoreError> {
-        for range in self.missing {
-            store.write_draft(&mut self.draft, range.start as u64, &update.bytes[range])?;
+    /// [`StoreError`] as of [`Store::stage_update`].
+    pub fn stage(self, store: &Store, update: &Update) -> Result<(), StoreError> {
+        let Some(Written { mut draft, chunks }) = self.disk.join().ok().flatten() else {
+            return store.stage_update(&update.bytes);
+        };
+        let is_missing = |chunk: &usize| !(self.fits[*chunk] && chunks[*chunk]);
+        let missing: Vec<Range<usize>> =
+            (0..chunks.len()).filter(is_missing).map(|chunk| self.step.bytes_of(chunk)).collect();
+        // The store does not read a draft again. The parts that were written ahead were compared with the update; the
+        // others are only as good as its bytes are now.
+        if !missing.is_empty() && contribution::update_digest(&update.bytes) != update.digest {
+            return store.stage_update(&update.bytes);
         }
-        store.stage_draft(self.draft, &update.digest)
+        for range in missing {
+            draft.write(range.start as u64, &update.bytes[range])?;
+        }
+        store.stage_draft(draft, &update.digest)
     }
 }
 
-impl Worker {
-    fn run(self) -> Work {
-        let mut stepped: Vec<Option<Stepped>> = Vec::new();
-        stepped.resize_with(self.awaited.chunks(), || None);
-        let steps = |chunk: &usize| !self.awaited.step.chunks_of(*chunk).is_empty();
-        let mut left: Vec<usize> = (0..self.awaited.chunks()).filter(steps).collect();
+/// Steps chunks.
+struct Stepper {
+    awaited: Awaited,
+    state: Arc<SharedState>,
+    changes: u64,
+    sums: Arc<Sums>,
+    shared: Arc<Shared>,
+}
+
+impl Stepper {
+    fn run(&self, pieces: &SyncSender<Piece>) {
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get).div_ceil(CORES_A_THREAD);
         std::thread::scope(|scope| {
-            let (pieces, arriving) = sync_channel(WAITING_MAX);
-            let disk = scope.spawn(|| self.write(arriving));
-            while !self.stop.load(Ordering::Relaxed) && !left.is_empty() {
-                let ready = self.ready(&mut left);
-                if ready.is_empty() {
-                    std::thread::park_timeout(LOOK_EVERY);
-                } else if !self.step(ready, &mut stepped, &pieces) {
-                    break;
-                }
+            for _ in 1..threads {
+                // One thread fewer is slower, not wrong.
+                let _ = Builder::new().name("ahead".into()).spawn_scoped(scope, || self.step_chunks(pieces));
             }
-            drop(pieces);
-            // The panic is in the log.
-            Work { stepped, file: disk.join().unwrap_or_default() }
-        })
-    }
-
-    /// Takes chunks whose sums are finished from those that are left: one for each core, so that few bytes are held.
-    fn ready(&self, left: &mut Vec<usize>) -> Vec<Piece> {
-        let (mut ready, most) = (Vec::new(), rayon::current_num_threads());
-        left.retain(|chunk| {
-            let mut bytes = Vec::new();
-            let taken = ready.len() < most
-                && self.sums.copy_finished(&self.awaited.key, self.awaited.step.chunks_of(*chunk), &mut bytes);
-            if taken {
-                ready.push((*chunk, bytes));
-            }
-            !taken
+            self.step_chunks(pieces);
         });
-        ready
     }
 
-    /// Computes the state's chunks after the step, and hands the payloads to the disk. False if the state has moved on.
-    fn step(&self, ready: Vec<Piece>, stepped: &mut [Option<Stepped>], pieces: &SyncSender<Piece>) -> bool {
-        let state = self.state.read();
-        if (state.digest, self.state.changes()) != (self.awaited.parent, self.changes) {
-            return false;
-        }
-        let made = ready.par_iter().map(|piece| self.stepped(&state, piece)).collect::<Vec<_>>();
-        drop(state);
-        #[cfg(test)]
-        self.steps.fetch_add(made.len(), Ordering::Relaxed);
-        for (piece, made) in ready.into_iter().zip(made) {
+    /// Steps chunks until none is left to wait for, or the work is to stop, or the state has moved on.
+    fn step_chunks(&self, pieces: &SyncSender<Piece>) {
+        let vectors = self.state.read().state.vectors().count();
+        let mut scratch = self.awaited.step.scratch(vectors);
+        loop {
+            let piece = match self.next() {
+                Finished::Copied(piece) => piece,
+                Finished::NotYet => {
+                    self.shared.wait(LOOK_EVERY);
+                    continue;
+                }
+                Finished::Never => return,
+            };
+            let state = self.state.read();
+            if (state.digest, self.state.changes()) != (self.awaited.parent, self.changes) {
+                return;
+            }
+            let made = self.stepped(&state, &piece, &mut scratch);
+            drop(state);
             // A step that fails now fails at the end as well, and is told then.
-            stepped[piece.0] = made.ok();
+            self.shared.progress().stepped[piece.0] = made.ok();
             // If the disk is behind, or has failed, the piece is written at the end.
             let _ = pieces.try_send(piece);
         }
-        true
     }
 
-    fn stepped(&self, state: &Canonical, (chunk, bytes): &Piece) -> Result<Stepped, StepError> {
+    /// Takes a chunk whose sums are finished from those that are left.
+    fn next(&self) -> Finished<Piece> {
+        let mut progress = self.shared.progress();
+        if progress.stop || progress.left.is_empty() {
+            return Finished::Never;
+        }
         let step = &self.awaited.step;
+        match self.sums.copy_finished(&self.awaited.key, progress.left.iter().map(|chunk| step.chunks_of(*chunk))) {
+            Finished::Copied((place, bytes)) => Finished::Copied((progress.left.swap_remove(place), bytes)),
+            Finished::NotYet => Finished::NotYet,
+            Finished::Never => Finished::Never,
+        }
+    }
+
+    fn stepped(&self, state: &Canonical, piece: &Piece, scratch: &mut Scratch) -> Result<Stepped, StepError> {
+        let ((chunk, bytes), step) = (piece, &self.awaited.step);
         let start = step.bytes_of(*chunk).start;
         let payload = |chunk| {
             let range = step.bytes_of_payload(chunk);
             &bytes[range.start - start..range.end - start]
         };
-        let (scale, vectors) = (step.rule.scale(0.0), state.state.vectors().count());
-        let digests = state.stepped_chunk(step, scale, *chunk, payload, &mut step.scratch(vectors))?;
+        let digests = state.stepped_chunk(step, step.rule.scale(0.0), *chunk, payload, scratch)?;
         Ok(Stepped { payloads: name(bytes), digests })
     }
+}
 
-    /// Writes pieces to the update's file, and returns it with the chunks whose pieces are in it.
-    fn write(&self, arriving: Receiver<Piece>) -> Option<(Draft, Vec<bool>)> {
-        let (mut file, mut written) = (None, vec![false; self.awaited.chunks()]);
+/// Writes payloads to the update's file.
+struct Scribe {
+    step: OuterStep,
+    /// Weak: a node that ends closes its store, and waits for no reduction.
+    store: Weak<Store>,
+    shared: Arc<Shared>,
+}
+
+impl Scribe {
+    /// Writes pieces until there are no more, or the work is to stop. None if the disk has failed, or has no room.
+    fn write(&self, arriving: Receiver<Piece>) -> Option<Written> {
+        let draft = self.store.upgrade()?.draft_update(self.step.bytes() as u64);
+        let (mut draft, mut unsynced) = (draft.map_err(|e| told(&e)).ok()?, 0);
+        let mut chunks = vec![false; self.shared.progress().stepped.len()];
         for (chunk, bytes) in arriving {
-            let store = self.store.upgrade()?;
-            let at = self.awaited.step.bytes_of(chunk).start as u64;
-            let wrote = match &mut file {
-                Some(draft) => store.write_draft(draft, at, &bytes),
-                None => store.draft_update().and_then(|draft| store.write_draft(file.insert(draft), at, &bytes)),
-            };
-            if let Err(e) = wrote {
-                tracing::debug!("the update is written when it is whole: {e}");
-                return None;
+            if self.shared.progress().stop {
+                break;
             }
-            written[chunk] = true;
+            draft.write(self.step.bytes_of(chunk).start as u64, &bytes).map_err(|e| told(&e)).ok()?;
+            chunks[chunk] = true;
+            unsynced += bytes.len();
+            if unsynced >= SYNCED_TOGETHER {
+                unsynced = 0;
+                draft.sync().map_err(|e| told(&e)).ok()?;
+            }
         }
-        file.map(|file| (file, written))
+        Some(Written { draft, chunks })
     }
+}
+
+fn told(error: &StoreError) {
+    tracing::debug!("the update is written when it is whole: {error}");
 }
 
 /// Names the payloads of a chunk, so that the work on them is used for these only.

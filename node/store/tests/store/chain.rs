@@ -301,12 +301,12 @@ fn an_update_is_staged_from_pieces_that_come_in_any_order_and_again() {
     let (mut history, store) = History::founded(dir.path(), SMALL);
     let update = history.advance(0);
     let digest = update::digest(&update);
-    let abandoned = store.draft_update().unwrap();
-    let mut draft = store.draft_update().unwrap();
+    let abandoned = store.draft_update(update.len() as u64).unwrap();
+    let mut draft = store.draft_update(update.len() as u64).unwrap();
     let (front, back) = update.split_at(update.len() / 3);
-    store.write_draft(&mut draft, front.len() as u64, back).unwrap();
-    store.write_draft(&mut draft, 0, &vec![7; front.len()]).unwrap();
-    store.write_draft(&mut draft, 0, front).unwrap();
+    draft.write(front.len() as u64, back).unwrap();
+    draft.write(0, &vec![7; front.len()]).unwrap();
+    draft.write(0, front).unwrap();
     assert_eq!(store.update_by_digest(&digest).unwrap(), None, "it has no name yet");
     store.stage_draft(draft, &digest).unwrap();
     drop(abandoned);
@@ -325,8 +325,8 @@ fn a_draft_of_other_bytes_than_its_digest_names_counts_as_missing() {
     let (mut history, store) = History::founded(dir.path(), SMALL);
     let update = history.advance(0);
     let digest = update::digest(&update);
-    let mut draft = store.draft_update().unwrap();
-    store.write_draft(&mut draft, 0, &update[1..]).unwrap();
+    let mut draft = store.draft_update(update.len() as u64).unwrap();
+    draft.write(0, &update[1..]).unwrap();
     store.stage_draft(draft, &digest).unwrap();
     assert!(matches!(store.update_by_digest(&digest), Err(StoreError::Damaged(_))));
     assert_eq!(store.update_by_digest(&digest).unwrap(), None);
