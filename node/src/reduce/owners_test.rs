@@ -1,13 +1,18 @@
 use super::super::harness::{Flock, Pipes, RUN, Tap, Wire, runtime};
 use super::*;
+use crate::reduce::linger::LINGER;
+use crate::reduce::opening;
+use crate::reduce::stream::fill_frame;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
 use starling_protocol::frame::FrameScope;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};
+use starling_protocol::update;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 
 const CODECS: [Codec; 4] = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 64 }];
 
