@@ -89,7 +89,7 @@ async fn add_up(context: Arc<Context>, mut arriving: Vec<Arriving>) -> Result<()
     let row: Vec<usize> = context.lattice.row(context.row).collect();
     for chunk in context.added() {
         let (came, mut sum) = ((arriving.as_mut_slice(), before.as_mut_slice()), Vec::new());
-        if !context.add_up(&mut desk, (chunk, &row), came, &mut sum).await? {
+        if !group::add_up(&context, &mut desk, (chunk, &row), came, &mut sum).await? {
             return Ok(());
         }
         context.post.put((chunk, context.row), sum);

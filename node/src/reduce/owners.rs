@@ -91,7 +91,7 @@ async fn add_up(context: Arc<Context>, mut arriving: Vec<Arriving>) -> Result<()
     let all: Vec<usize> = (0..context.members.len()).collect();
     for chunk in context.made() {
         let came = (arriving.as_mut_slice(), before.as_mut_slice());
-        if !context.add_up(&mut desk, (chunk, &all), came, &mut sum).await? {
+        if !group::add_up(&context, &mut desk, (chunk, &all), came, &mut sum).await? {
             return Ok(());
         }
         desk.finish(&context, chunk, &mut sum)?;

@@ -1,6 +1,6 @@
 //! The arithmetic on one chunk, and the checks of foreign payloads.
 
-use super::Group;
+use super::members::Group;
 use crate::coding::Coder;
 use crate::reduce::error::{PeerFault, ReduceError, own_fault};
 use starling_kernels::codec::add_scaled;

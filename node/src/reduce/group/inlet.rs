@@ -1,6 +1,7 @@
 //! The stream from one member to this node.
 
-use super::{Desk, Group};
+use super::desk::Desk;
+use super::members::Group;
 use crate::net::BulkStream;
 use crate::reduce::error::{PeerFault, ReduceError};
 use crate::reduce::linger::LINGER;

@@ -1,6 +1,7 @@
 //! The stream from this node to one member.
 
-use super::{Desk, Group, all_there};
+use super::desk::Desk;
+use super::members::{Group, all_there};
 use crate::net::BulkStream;
 use crate::reduce::error::{PeerFault, ReduceError};
 use crate::reduce::links::BulkLinks;

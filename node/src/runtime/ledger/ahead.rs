@@ -2,7 +2,7 @@
 //! that are finished is computed and hashed, and their bytes are written and synced. Little is left to do when the
 //! reduction ends, and nothing depends on it: chunks that were not done, or changed since, are done then.
 
-use super::job::Update;
+use super::update::Update;
 use crate::contribution;
 use crate::reduce::{Finished, Sums};
 use crate::runtime::canonical::Canonical;

@@ -1,6 +1,7 @@
 //! The ledger's jobs and its replies.
 
 use super::ahead::Ahead;
+use super::update::Update;
 use crate::exit::{Code, Failure};
 use crate::runtime::difference::Lost;
 use starling_protocol::difference::Difference;
@@ -14,13 +15,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// An encoded update and its digest.
-#[derive(Clone, Debug)]
-pub struct Update {
-    pub digest: Digest,
-    pub bytes: Arc<Vec<u8>>,
-}
 
 /// A job of the ledger; jobs are done in order.
 pub enum Job {

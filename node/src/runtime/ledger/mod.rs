@@ -7,12 +7,14 @@ mod due;
 mod frozen;
 mod job;
 mod snapshots;
+mod update;
 mod updates;
 mod writer;
 
 pub use ahead::{Ahead, Awaited};
 pub use due::CheckpointPlan;
-pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade, Update};
+pub use job::{CheckpointMade, CheckpointOutcome, CheckpointPurpose, Job, LedgerReply, NotMade};
+pub use update::Update;
 
 use super::canonical::{Canonical, Known};
 use super::difference;

@@ -2,7 +2,7 @@
 //! name them by digest.
 
 use super::ahead::Ahead;
-use super::job::Update;
+use super::update::Update;
 use crate::runtime::fetches::FETCHES_MAX;
 use starling_protocol::Digest;
 use starling_protocol::engine::io::AttemptKey;
