@@ -93,8 +93,8 @@ impl Task {
         let request = FetchRequest::Start { to: self.errand.seq, known: proof.places(u64::MAX).into() };
         let ask = |source, begun| self.offer_of(source, proof, &request, begun);
         let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
-        let others = self.errand.sources.get(1..).unwrap_or_default();
-        let offered = beside(self.sources.first(ask), snapshots::prepare(&self.net, others, &request));
+        let others = snapshots::prepare(&self.net, &self.errand.sources, self.fellows.clone(), &request);
+        let offered = beside(self.sources.first(ask), others);
         offered.await.map_err(|why| Failed::because(none(why)))
     }
 
