@@ -79,7 +79,8 @@ mod tests {
     async fn sources_that_are_met_a_moment_later_are_asked_as_well() {
         let ids = |numbers: &[u8]| numbers.iter().map(|n| NodeId([*n; 32])).collect::<Vec<_>>();
         let (list, asked) = (watch::Sender::new(Vec::new()), Mutex::new(Vec::new()));
-        let asking = beside_the_first(&ids(&[1]), list.subscribe(), |source| {
+        let known = ids(&[1]);
+        let asking = beside_the_first(&known, list.subscribe(), |source| {
             asked.lock().expect("nobody panics").push(source.0[0]);
             std::future::ready(())
         });
@@ -95,6 +96,6 @@ mod tests {
         let alone = watch::Sender::new(Vec::new());
         let fellows = alone.subscribe();
         drop(alone);
-        beside_the_first(&ids(&[1]), fellows, |source| async move { panic!("{source} is asked") }).await;
+        beside_the_first(&known, fellows, |source| async move { panic!("{source} is asked") }).await;
     }
 }
