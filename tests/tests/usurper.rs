@@ -26,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
+/// Time in which a process that asks meets the founder and has its answers, or another one asks.
+const ASKS_FOR: Duration = Duration::from_secs(10);
 /// Interval between two Heads of the stranger.
 const BEAT: Duration = Duration::from_millis(300);
 
@@ -221,6 +223,19 @@ async fn origin_of(net: &NetHandle, peer: NodeId) -> Result<(RunSpec, Link), Fet
 async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
     let digest = node.wait(LIMIT, "started", |_| true).expect("it starts")["run_digest"].clone();
     let run = digest.as_str().and_then(Digest::from_hex).expect("a digest");
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        // Two nodes that dial each other at once give one connection up, and with it the session that was on it. Another
+        // process that asks is met at once; this one would wait for its next dial.
+        if let Ok(Some(origin)) = tokio::time::timeout(ASKS_FOR, ask(run, bootstrap)).await {
+            return origin;
+        }
+        assert!(Instant::now() < deadline, "the founder answers");
+    }
+}
+
+/// Asks the first peer that is met, as a process of its own. None if the connection is given up meanwhile.
+async fn ask(run: Digest, bootstrap: &str) -> Option<(RunSpec, Link)> {
     let options = NetOptions {
         run,
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")],
@@ -234,22 +249,18 @@ async fn look_up(node: &mut Process, bootstrap: &str) -> (RunSpec, Link) {
         verify: None,
     };
     let (net, mut events) = Network::start(&Identity::generate().expect("a key"), options).expect("a network");
-    let asked = async {
-        loop {
-            if let Some(NetEvent::PeerUp { peer }) = events.recv().await {
-                // Two nodes that dial each other at once give one connection up. With it the session may go that was
-                // on it, and then comes up again.
-                match origin_of(&net, peer).await {
-                    Ok(origin) => break origin,
-                    Err(FetchError::NoStream(_) | FetchError::Io(_)) => {}
-                    Err(error) => panic!("the founder has both: {error}"),
-                }
-            }
+    let peer = loop {
+        if let NetEvent::PeerUp { peer } = events.recv().await? {
+            break peer;
         }
     };
-    let origin = tokio::time::timeout(LIMIT, asked).await.expect("the founder answers");
+    let origin = origin_of(&net, peer).await;
     net.shutdown().await;
-    origin
+    match origin {
+        Ok(origin) => Some(origin),
+        Err(FetchError::NoStream(_) | FetchError::Io(_)) => None,
+        Err(error) => panic!("the founder has both: {error}"),
+    }
 }
 
 fn is_false_claim(event: &Value) -> bool {
