@@ -445,6 +445,8 @@ mutations! {
     LeaveTheAdmitted,
     /// Engine: a learner leaves attempt 0 when members are late.
     LearnersJudge,
+    /// Engine: one of two learners is left out for the word of one end of their link.
+    HeedOneEnd,
     /// Engine: a node sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
     /// Update: a finished sum is kept for members that it does not hold. S8.

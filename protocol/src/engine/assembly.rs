@@ -108,6 +108,13 @@ impl Round {
             incomplete.or_else(|| ctx.rivals(self, self.task.expected.iter()).first().copied())
         };
         if !self.task.expected.is_empty() && awaited.is_none() {
+            if self.expects_two_apart(ctx) {
+                // The voters choose which of the two sits out, and tell all others.
+                if ctx.votes() {
+                    self.next_attempt();
+                }
+                return;
+            }
             if self.task.expected.contains(&ctx.me) {
                 let ready: Vec<SignedReady> =
                     self.task.expected.iter().filter_map(|id| ctx.ready_of(id, self)).cloned().collect();
@@ -187,7 +194,8 @@ impl Round {
         let ready: Vec<&SignedReady> =
             self.task.members.iter().filter(live).filter_map(|id| ctx.ready_of(id, self)).collect();
         let rivals = ctx.rivals(self, ready.iter().map(|c| &c.member));
-        let mut live = self.within_reach(ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect());
+        let agree = ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned();
+        let mut live = self.within_reach(agree.collect(), ctx);
         if !self.head.grid.is_one_row() && !mutated!(Mutation::CutOffRows) {
             let cut_off = lattice::without_way(&self.head.grid, live.iter().map(|c| &c.member));
             live.retain(|c| cut_off.binary_search(&c.member).is_err());

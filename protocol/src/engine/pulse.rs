@@ -13,16 +13,44 @@ impl Ctx {
         Pulse { boot, incarnation, beat, down: round.map(|round| self.down(round)).unwrap_or_default() }
     }
 
-    /// The neighbours in the grid that this node does not reach, as a set of members. In a flock of one row each member
-    /// judges of all others by itself, and the set is empty.
+    /// The members that this node does not reach, as a set: in a flock of several rows of its neighbours in the grid. In
+    /// a flock of one row voters show by their sets whom they do not reach, and a learner names the learners, of which
+    /// no voter knows.
     pub fn down(&self, round: &Round) -> Vec<u8> {
         let head = &round.head;
-        if head.grid.is_one_row() {
+        let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
+        let one_row = head.grid.is_one_row();
+        if one_row && votes(&self.me) {
             return Vec::new();
         }
-        let unreached =
-            |id: &NodeId| matches!(self.fault(id, round), Some(fault::DOWN | fault::NEVER_MET | fault::SILENT));
-        member_bits(head.grid.neighbours(&self.me).filter(unreached).filter_map(|id| head.record.member_index(&id)))
+        let unreached = |id: &NodeId| {
+            let fault = self.fault(id, round);
+            matches!(fault, Some(fault::DOWN | fault::NEVER_MET | fault::SILENT))
+                || one_row && self.was_there_to_meet(id) && !self.peers.get(id).is_some_and(|peer| peer.link.greeted)
+        };
+        let heard_of = |id: &NodeId| !one_row || !votes(id);
+        let down = head.grid.neighbours(&self.me).filter(|id| heard_of(id) && unreached(id));
+        member_bits(down.filter_map(|id| head.record.member_index(&id)))
+    }
+
+    /// Whether both this node and the other were members for a whole round before this one. Short rounds would always be
+    /// over before the deadline of those that were never met.
+    fn was_there_to_meet(&self, id: &NodeId) -> bool {
+        let parent = self.history.iter().nth_back(1).map(|parent| &parent.record);
+        parent.is_some_and(|record| record.member(id).is_some() && record.member(&self.me).is_some())
+    }
+
+    /// Whether a peer says of any member that it does not reach it.
+    pub fn says_down_any(&self, id: &NodeId) -> bool {
+        let said = self.peers.get(id).and_then(|peer| peer.said.head.as_ref());
+        said.is_some_and(|head| !head.pulse.down.is_empty())
+    }
+
+    /// Whether a member that stands on this head says that it does not reach another, by that one's place among the
+    /// members. None if no word of it on this head is held.
+    pub fn says_down(&self, member: &NodeId, place: usize) -> Option<bool> {
+        let said = self.peers.get(member)?.said.head.as_ref().filter(|said| said.record == self.head_digest())?;
+        Some(said.pulse.down.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1))
     }
 }
 

@@ -73,11 +73,9 @@ impl Ctx {
             let here = |peer: &&Peer| {
                 !self.is_silent(peer) && (peer.link.connected || self.touch(&neighbour) != Touch::Direct)
             };
-            let said = self.peers.get(&neighbour).filter(here).and_then(|peer| peer.said.head.as_ref());
-            if let Some(said) = said.filter(|said| said.record == head.digest) {
-                heard += 1;
-                down += usize::from(said.pulse.down.get(place / 8).is_some_and(|byte| byte >> (place % 8) & 1 == 1));
-            }
+            let said = self.peers.get(&neighbour).filter(here).and_then(|_| self.says_down(&neighbour, place));
+            heard += usize::from(said.is_some());
+            down += usize::from(said == Some(true));
         }
         (heard, down)
     }

@@ -41,6 +41,7 @@ impl Mutation {
             Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
             Self::LeaveTheAdmitted => Some("a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in"),
             Self::LearnersJudge => Some("a_learner_waits_in_attempt_0_until_a_voter_goes_on"),
+            Self::HeedOneEnd => Some("one_of_two_learners_that_do_not_reach_each_other_sits_out"),
             Self::EndlessPatience => Some("patience_with_newcomers_ends"),
             Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             Self::StayAlone => Some("a_senior_voter_that_starts_again_joins_the_other_one_that_went_on"),

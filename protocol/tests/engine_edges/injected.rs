@@ -1,8 +1,8 @@
 //! Injected bugs that no history of the simulator has to find: the named test fails with each.
 
 use crate::{
-    admission, certificates, crossing, ended, identity, learners, lineages, newcomers, outsiders, relays, restart,
-    strangers, two,
+    admission, apart, certificates, crossing, ended, identity, learners, lineages, newcomers, outsiders, relays,
+    restart, strangers, two,
 };
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
@@ -49,6 +49,7 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     EndlessPatience: newcomers::patience_with_newcomers_ends,
     LeaveTheAdmitted: newcomers::a_round_waits_for_a_member_that_fetches_the_record_that_let_it_in,
     LearnersJudge: learners::a_learner_waits_in_attempt_0_until_a_voter_goes_on,
+    HeedOneEnd: apart::one_of_two_learners_that_do_not_reach_each_other_sits_out,
     CutOffRows: crossing::a_live_set_does_without_rows_from_which_no_sum_would_come,
     BlameRelays: crossing::in_rows_the_end_of_a_chain_is_to_blame_and_no_relay,
     StayAlone: two::a_senior_voter_that_starts_again_joins_the_other_one_that_went_on,

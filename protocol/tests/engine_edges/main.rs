@@ -2,6 +2,7 @@
 
 mod admission;
 mod amendments;
+mod apart;
 mod bench;
 mod certificates;
 #[cfg(feature = "sim")]

@@ -224,7 +224,7 @@ pub fn a_start_goes_on_along_the_row_of_a_learner_once() {
 }
 
 /// A Head of a member that stands where the bench stands, with this beat and these members down.
-fn head(bench: &Bench, beat: u64, down: &[u8]) -> Head {
+pub fn head(bench: &Bench, beat: u64, down: &[u8]) -> Head {
     let record = bench.record();
     let down = member_bits(down.iter().filter_map(|n| record.member_index(&id(*n))));
     let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, down };
