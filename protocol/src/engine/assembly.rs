@@ -188,13 +188,13 @@ impl Round {
     /// The contributions that this node could average now, by ascending member: without rows from which no sum would
     /// come to the voters'. Late attempts do without learners: one
     /// that says different READYs to different voters would keep them apart for ever.
-    fn live_ready(&self, ctx: &Ctx) -> Vec<SignedReady> {
+    fn live_ready<'a>(&'a self, ctx: &'a Ctx) -> Vec<&'a SignedReady> {
         let counts = |id: &NodeId| self.attempts.number < self.attempts_max() || ctx.is_voter(id);
         let live = |id: &&NodeId| counts(id) && ctx.is_present(id) && ctx.fault(id, self).is_none();
         let ready: Vec<&SignedReady> =
             self.task.members.iter().filter(live).filter_map(|id| ctx.ready_of(id, self)).collect();
         let rivals = ctx.rivals(self, ready.iter().map(|c| &c.member));
-        let agree = ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned();
+        let agree = ready.into_iter().filter(|c| !rivals.contains(&c.member));
         let mut live = self.within_reach(agree.collect(), ctx);
         if !self.head.grid.is_one_row() && !mutated!(Mutation::CutOffRows) {
             let cut_off = lattice::without_way(&self.head.grid, live.iter().map(|c| &c.member));
@@ -204,9 +204,9 @@ impl Round {
     }
 
     /// The contributions of a set, by ascending member, if this node has all of their READYs and they can be averaged.
-    fn contributions_of(&self, value: &Value, ctx: &Ctx) -> Option<Vec<SignedReady>> {
-        let ready = |index: usize| ctx.ready_of(self.task.members.get(index)?, self).cloned();
-        let all: Option<Vec<SignedReady>> = member_indices(&value.members).map(ready).collect();
+    fn contributions_of<'a>(&'a self, value: &Value, ctx: &'a Ctx) -> Option<Vec<&'a SignedReady>> {
+        let ready = |index: usize| ctx.ready_of(self.task.members.get(index)?, self);
+        let all: Option<Vec<&SignedReady>> = member_indices(&value.members).map(ready).collect();
         all.filter(|all| {
             let merging = all.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
             set_digest(all) == value.digest && merging::rivals(&self.head.digest, merging).is_empty()
@@ -233,12 +233,14 @@ impl Round {
     fn step_set_vote(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
         let me = ctx.me;
         let head = self.head.clone();
-        let ready = self.live_ready(ctx);
-        let met =
-            mutated!(Mutation::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
-        let Some(own) = ctx.set_value(self.attempts.number, &ready).filter(|own| own.contributors > 0) else {
-            return false;
+        let (met, own, known) = {
+            let ready = self.live_ready(ctx);
+            let live = |id: &NodeId| ready.binary_search_by(|c| c.member.cmp(id)).is_ok();
+            let met = mutated!(Mutation::ThinContributors) || head.quorum.met_by(live);
+            let own = ctx.set_value(self.attempts.number, &ready).filter(|own| own.contributors > 0);
+            (met, own, self.useful_sets(&ready, ctx))
         };
+        let Some(own) = own else { return false };
         let entered = self.set_vote.entered();
         let grudge = entered && mutated!(Mutation::KeepSpoilersOut);
         if !met && !grudge && self.forgive() {
@@ -247,23 +249,6 @@ impl Round {
         if !entered && (!met || !ctx.may_attempt(self)) {
             return false;
         }
-        // Most voters name the same set.
-        let mut heard: Vec<&Value> = Vec::new();
-        for value in self.set_vote.heard() {
-            if !heard.contains(&value) {
-                heard.push(value);
-            }
-        }
-        // A set that is no quorum of voters leads to no record, nor does a set with a member that is gone.
-        let useful = |value: &&Value| {
-            let contributions = self.contributions_of(value, ctx);
-            contributions.is_some_and(|all| {
-                let live = all.iter().all(|c| ready.iter().any(|live| live.member == c.member));
-                let met = || head.quorum.met_by(|id| all.iter().any(|c| c.member == *id));
-                live && (mutated!(Mutation::ThinContributors) || met())
-            })
-        };
-        let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
         let said = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());
         let Some(fallback) = (if met { Some(own.clone()) } else { said }) else { return false };
         let patient = ctx.awaits_more(self.set_vote.said_at, ctx.set_patience());
@@ -275,6 +260,27 @@ impl Round {
         let usable = |value: &Value| value.digest == fallback.digest || known.contains(&value.digest);
         ballot.advance(&head.quorum, usable, &fallback, patient);
         ballot.pending().is_some() && self.say(attempt, ctx, out, own_votes)
+    }
+
+    /// The sets that voters have named, of READYs that this node holds of live members. A set that is no quorum of voters
+    /// leads to no record, nor does a set with a member that is gone.
+    fn useful_sets(&self, ready: &[&SignedReady], ctx: &Ctx) -> Vec<Digest> {
+        // Most voters name the same set.
+        let mut heard: Vec<&Value> = Vec::new();
+        for value in self.set_vote.heard() {
+            if !heard.contains(&value) {
+                heard.push(value);
+            }
+        }
+        let useful = |value: &&Value| {
+            let contributions = self.contributions_of(value, ctx);
+            contributions.is_some_and(|all| {
+                let live = all.iter().all(|c| ready.binary_search_by(|live| live.member.cmp(&c.member)).is_ok());
+                let met = || self.head.quorum.met_by(|id| all.iter().any(|c| c.member == *id));
+                live && (mutated!(Mutation::ThinContributors) || met())
+            })
+        };
+        heard.into_iter().filter(useful).map(|value| value.digest).collect()
     }
 
     /// Forgives members that have spoiled an attempt: better with them than not at all. Returns whether there were any.
@@ -302,7 +308,8 @@ impl Round {
             self.cut_short(out);
             return self.check_without_me(&members, ctx, out);
         }
-        if let Some(contributions) = self.contributions_of(value, ctx) {
+        let contributions = self.contributions_of(value, ctx);
+        if let Some(contributions) = contributions.map(|all| all.into_iter().cloned().collect::<Vec<_>>()) {
             return self.start_attempt(value.attempt, &contributions, ctx, out);
         }
         let lost = ctx.is_ready_lost(self.attempts.told_at);
@@ -369,7 +376,7 @@ impl Ctx {
     }
 
     /// A set as a value of the vote on it.
-    fn set_value(&self, attempt: u32, contributions: &[SignedReady]) -> Option<Value> {
+    fn set_value(&self, attempt: u32, contributions: &[&SignedReady]) -> Option<Value> {
         let head = self.head.as_ref()?;
         let indices = contributions.iter().filter_map(|c| head.record.member_index(&c.member));
         let digest = set_digest(contributions);

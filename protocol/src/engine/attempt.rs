@@ -13,6 +13,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::outer::Rule;
 use crate::update::{Stated, lattice};
 use crate::{Digest, NodeId, record};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ const SUSPICIONS_MAX: u32 = 3;
 
 /// The name of a set: the members that take part, and the READY of each. Two nodes that hold different READYs of one
 /// member, as after its restart, therefore never mix their data.
-pub(super) fn set_digest(contributions: &[SignedReady]) -> Digest {
-    record::set_digest(contributions.iter().map(|c| (c.member, c.digest)))
+pub(super) fn set_digest<C: Borrow<SignedReady>>(contributions: &[C]) -> Digest {
+    record::set_digest(contributions.iter().map(|c| c.borrow()).map(|c| (c.member, c.digest)))
 }
 
 impl Round {

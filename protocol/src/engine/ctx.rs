@@ -17,7 +17,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::RunSpec;
 use crate::{Digest, wire};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The number of records up to the head that a joiner may have as head, and whose certificates are kept at hand.
@@ -48,6 +48,8 @@ pub(super) struct Ctx {
     /// The head and records before it, newest last.
     pub history: VecDeque<ChainHead>,
     pub peers: Peers,
+    /// The places of members that any Head on this node's head has named as down.
+    pub named_down: BTreeSet<usize>,
     /// How often a node has shown a ticket that admits it.
     pub invitations: u64,
     /// This node's own state is in doubt.
@@ -88,6 +90,7 @@ impl Ctx {
             head: None,
             history: VecDeque::new(),
             peers: Peers::new(),
+            named_down: BTreeSet::new(),
             invitations: 0,
             distrusted: false,
             frozen: false,
@@ -112,6 +115,9 @@ impl Ctx {
         }
         self.history.push_back(chain_head.clone());
         self.head = Some(Arc::new(chain_head));
+        self.named_down.clear();
+        let peers: Vec<NodeId> = self.peers.keys().copied().collect();
+        peers.iter().for_each(|id| self.note_down(id));
         self.follow_settings();
     }
 

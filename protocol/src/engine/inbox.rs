@@ -145,6 +145,7 @@ impl Engine {
             return Err(Refusal::Stale.into());
         }
         peer.take_passed_head(heard.clone(), now);
+        self.ctx.note_down(&signer);
         if let Some(round) = self.life.round_mut() {
             round.hear_report(signer, &heard, &mut self.conduct, &self.ctx);
         }
@@ -267,6 +268,7 @@ impl Engine {
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
         peer.said.passed = false;
+        ctx.note_down(&from);
         if let Some(round) = self.life.round_mut() {
             // A receiver drops a READY whose sender is no member of the receiver's head record. A READY said by a
             // newcomer, or to one, before the receiver had this record is therefore lost.

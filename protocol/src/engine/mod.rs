@@ -477,6 +477,11 @@ impl Engine {
         self.ctx.contacts()
     }
 
+    /// Whether this node is to be connected with another that it meets.
+    pub fn is_contact(&self, id: &NodeId) -> bool {
+        self.ctx.is_contact(id)
+    }
+
     /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.
     pub fn invited(&self) -> Vec<NodeId> {
         let mut invited = self.ctx.invited();

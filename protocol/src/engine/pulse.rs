@@ -4,7 +4,7 @@ use super::ctx::Ctx;
 use super::liveness::fault;
 use super::round::Round;
 use crate::NodeId;
-use crate::message::{Pulse, member_bits};
+use crate::message::{Pulse, member_bits, member_indices};
 
 impl Ctx {
     /// The part of a Head that names this process, this moment, and the neighbours that this node does not reach.
@@ -40,10 +40,13 @@ impl Ctx {
         parent.is_some_and(|record| record.member(id).is_some() && record.member(&self.me).is_some())
     }
 
-    /// Whether a peer says of any member that it does not reach it.
-    pub fn says_down_any(&self, id: &NodeId) -> bool {
-        let said = self.peers.get(id).and_then(|peer| peer.said.head.as_ref());
-        said.is_some_and(|head| !head.pulse.down.is_empty())
+    /// Notes the members that a peer's newest Head names as down, if it stands on this node's head.
+    pub fn note_down(&mut self, from: &NodeId) {
+        let record = self.head_digest();
+        let said = self.peers.get(from).and_then(|peer| peer.said.head.as_ref());
+        if let Some(said) = said.filter(|said| said.record == record) {
+            self.named_down.extend(member_indices(&said.pulse.down));
+        }
     }
 
     /// Whether a member that stands on this head says that it does not reach another, by that one's place among the

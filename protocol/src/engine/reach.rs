@@ -33,7 +33,7 @@ impl Round {
     /// quorum can spare (in a flock of several rows a learner before any voter), and then the round's chance decides. All
     /// nodes that heard the same leave out the same member, and each end of a link has its turn. Returns all
     /// contributions if too few would be left.
-    pub fn within_reach(&self, mut ready: Vec<SignedReady>, ctx: &Ctx) -> Vec<SignedReady> {
+    pub fn within_reach<'a>(&self, mut ready: Vec<&'a SignedReady>, ctx: &Ctx) -> Vec<&'a SignedReady> {
         let head = &self.head;
         // Voters that have heard different statements would leave out different members for ever.
         let ballot = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
@@ -73,12 +73,12 @@ impl Round {
     /// that a learner that lies gets nobody left out but its like.
     fn links_of_learners(&self, members: impl Iterator<Item = NodeId>, ctx: &Ctx) -> Links {
         let (head, mut links) = (&self.head, Links::new());
-        if !head.grid.is_one_row() {
+        if !head.grid.is_one_row() || ctx.named_down.is_empty() {
             return links;
         }
-        let lacks = |id: &NodeId| head.quorum.incarnation(id).is_none() && ctx.says_down_any(id);
         let place = |id: NodeId| Some((id, head.record.member_index(&id)?));
-        let learners: Vec<(NodeId, usize)> = members.filter(lacks).filter_map(place).collect();
+        let learners = members.filter(|id| head.quorum.incarnation(id).is_none()).filter_map(place);
+        let learners: Vec<(NodeId, usize)> = learners.filter(|(_, place)| ctx.named_down.contains(place)).collect();
         let names = |a: &(NodeId, usize), b: &(NodeId, usize)| ctx.says_down(&a.0, b.1) == Some(true);
         let apart = |a, b| {
             let (from, back) = (names(a, b), names(b, a));

@@ -1,5 +1,6 @@
 //! How a member knows of others whether they are there, and with whom it is to be connected.
 
+use super::chain::ChainHead;
 use super::ctx::Ctx;
 use super::peer::Peer;
 use crate::NodeId;
@@ -53,6 +54,10 @@ impl Ctx {
 
     /// Whether more than half of a member's neighbours, of those that this node hears, say that they do not reach it.
     pub fn is_down(&self, id: &NodeId) -> bool {
+        // Mostly nobody says so, and then it does not matter how many are heard.
+        if !self.is_named_down(id) {
+            return false;
+        }
         let (heard, down) = self.words_on(id);
         2 * down > heard || down > 0 && mutated!(Mutation::OneDownWord)
     }
@@ -63,17 +68,24 @@ impl Ctx {
         2 * down < heard && !mutated!(Mutation::NobodyVouches)
     }
 
+    /// Whether any neighbour of a member that stands on this node's head says that it does not reach the member.
+    fn is_named_down(&self, id: &NodeId) -> bool {
+        let Some(head) = &self.head else { return false };
+        let Some(place) = head.record.member_index(id) else { return false };
+        self.named_down.contains(&place)
+            && head.grid.around(id).any(|neighbour| self.says_down(neighbour, place) == Some(true))
+    }
+
     /// The number of a member's neighbours that this node hears and that stand on its head, and how many of them say
     /// that they do not reach the member.
     fn words_on(&self, id: &NodeId) -> (usize, usize) {
         let Some(head) = &self.head else { return (0, 0) };
         let Some(place) = head.record.member_index(id) else { return (0, 0) };
         let (mut heard, mut down) = (0, 0);
-        for neighbour in head.grid.neighbours(id) {
-            let here = |peer: &&Peer| {
-                !self.is_silent(peer) && (peer.link.connected || self.touch(&neighbour) != Touch::Direct)
-            };
-            let said = self.peers.get(&neighbour).filter(here).and_then(|_| self.says_down(&neighbour, place));
+        for neighbour in head.grid.around(id) {
+            let here =
+                |peer: &&Peer| !self.is_silent(peer) && (peer.link.connected || self.touch(neighbour) != Touch::Direct);
+            let said = self.peers.get(neighbour).filter(here).and_then(|_| self.says_down(neighbour, place));
             heard += usize::from(said.is_some());
             down += usize::from(said == Some(true));
         }
@@ -83,14 +95,20 @@ impl Ctx {
     /// The members that this node is to be connected with, by the newest record and the one before. None if that is
     /// every node that it meets: the flock is one row, or this node has no seat.
     pub fn contacts(&self) -> Option<BTreeSet<NodeId>> {
-        let head = self.head.as_ref().filter(|head| head.grid.cell_of(&self.me).is_some())?;
-        if head.grid.is_one_row() {
-            return None;
-        }
-        if mutated!(Mutation::ContactsAll) {
-            return None;
-        }
-        let records = self.history.iter().rev().take(2);
-        Some(records.flat_map(|past| past.grid.neighbours(&self.me)).collect())
+        self.has_contacts().then(|| self.near_records().flat_map(|past| past.grid.neighbours(&self.me)).collect())
+    }
+
+    /// Whether this node is to be connected with another, by the same rule.
+    pub fn is_contact(&self, id: &NodeId) -> bool {
+        !self.has_contacts() || self.near_records().any(|past| past.grid.are_neighbours(&self.me, id))
+    }
+
+    fn has_contacts(&self) -> bool {
+        let seated = self.head.as_ref().filter(|head| head.grid.cell_of(&self.me).is_some());
+        seated.is_some_and(|head| !head.grid.is_one_row()) && !mutated!(Mutation::ContactsAll)
+    }
+
+    fn near_records(&self) -> impl Iterator<Item = &ChainHead> {
+        self.history.iter().rev().take(2)
     }
 }

@@ -53,18 +53,23 @@ impl Grid {
 
     /// The members of a member's row and of its column, by ascending id.
     pub fn neighbours(&self, id: &NodeId) -> impl Iterator<Item = NodeId> + use<> {
-        let near: BTreeSet<NodeId> = match self.cell_of(id) {
-            None => BTreeSet::new(),
-            Some(_) if self.is_one_row() => self.cells.keys().copied().collect(),
-            Some(own) => {
-                let row = self.holders.range(Cell::at(own.row(), 0)..Cell::at(own.row() + 1, 0)).map(|(_, id)| *id);
-                let column = (0..self.rows).filter_map(|row| self.holders.get(&Cell::at(row, own.column())).copied());
-                row.chain(column).collect()
-            }
-        };
-        let of = *id;
-        near.into_iter().filter(move |other| *other != of)
+        let near: BTreeSet<NodeId> = self.around(id).copied().collect();
+        near.into_iter()
     }
+
+    /// The same, by ascending cell: first those of the row.
+    pub fn around<'a>(&'a self, id: &'a NodeId) -> impl Iterator<Item = &'a NodeId> {
+        let own = self.cell_of(id);
+        let all = own.filter(|_| self.is_one_row()).map(|_| self.cells.keys());
+        let own = own.filter(|_| !self.is_one_row());
+        let row = own.map(|own| self.holders.range(Cell::at(own.row(), 0)..Cell::at(own.row() + 1, 0)));
+        let others = move |own: Cell| (0..self.rows).filter(move |row| *row != own.row()).map(move |row| (row, own));
+        let column = own.into_iter().flat_map(others);
+        let column = column.filter_map(|(row, own)| self.holders.get(&Cell::at(row, own.column())));
+        let row = row.into_iter().flatten().map(|(_, other)| other);
+        all.into_iter().flatten().chain(row).chain(column).filter(move |other| *other != id)
+    }
+
     /// The member of the first row in a member's column; itself if it is of that row.
     pub fn head_of(&self, id: &NodeId) -> Option<NodeId> {
         let cell = self.cell_of(id)?;

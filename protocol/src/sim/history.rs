@@ -29,6 +29,8 @@ const ROUNDS: usize = 3;
 pub struct Settings {
     /// The most nodes.
     pub nodes: Option<usize>,
+    /// A large flock of so many nodes, instead of the seed's.
+    pub large: Option<usize>,
     /// Only these faults of the schedule.
     pub keep: Option<BTreeSet<usize>>,
     /// Only this kind of fault, see [`super::recovery::CLASSES`].
@@ -60,7 +62,7 @@ pub struct Outcome {
 
 /// Options and faults of a seed under these settings.
 pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
-    let mut drawn = Options::draw(seed);
+    let mut drawn = settings.large.map_or_else(|| Options::draw(seed), |nodes| Options::large(seed, nodes));
     if let Some(class) = settings.class {
         drawn.alone(class);
     }

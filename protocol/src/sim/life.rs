@@ -74,8 +74,8 @@ impl World {
     /// Whether one of two nodes is to be connected with the other.
     fn wanted(&self, a: usize, b: usize) -> bool {
         let wants = |of: usize, other: usize| {
-            let contacts = self.nodes[of].process.as_ref().and_then(|process| process.engine.contacts());
-            contacts.is_none_or(|contacts| contacts.contains(&self.keys.id(other)))
+            let other = self.keys.id(other);
+            self.nodes[of].process.as_ref().is_none_or(|process| process.engine.is_contact(&other))
         };
         wants(a, b) || wants(b, a)
     }

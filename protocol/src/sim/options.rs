@@ -160,7 +160,7 @@ impl Options {
             options.probation = probation.between(1, 3) as u32;
         }
         if Random::new(seed, "large").between(0, LARGE_IN - 1) == 0 {
-            options.gather(&mut Random::new(seed, "large flock"));
+            options.gather(&mut Random::new(seed, "large flock"), None);
         }
         if Random::new(seed, "strangers").chance(25) {
             options.strangers = Random::new(seed, "number of strangers").between(1, 6) as usize;
@@ -230,9 +230,18 @@ impl Options {
         };
     }
 
-    /// More nodes than may vote, and at times more than talk to each other all the time.
-    fn gather(&mut self, random: &mut Random) {
+    /// Options of a history with the faults that large flocks meet, in a flock of `nodes` nodes.
+    pub fn large(seed: u64, nodes: usize) -> Self {
+        let mut options = Self::draw(seed);
+        options.scale = FULL;
+        options.gather(&mut Random::new(seed, "large flock"), Some(nodes));
+        options
+    }
+
+    /// More nodes than may vote, and at times more than talk to each other all the time; or as many as are asked for.
+    fn gather(&mut self, random: &mut Random, asked: Option<usize>) {
         let nodes = if random.chance(50) { random.between(40, 62) } else { random.between(63, 80) };
+        let nodes = asked.map_or(nodes, |asked| asked as u64);
         let mut on = || random.chance(50);
         *self = Self {
             awake: true,

@@ -26,6 +26,9 @@ struct Arguments {
     /// With --seed or --measure: most nodes
     #[arg(long)]
     nodes: Option<usize>,
+    /// With --seed: a large flock of so many nodes that wake up together, with the faults that large flocks meet
+    #[arg(long, value_name = "NODES")]
+    large: Option<usize>,
     /// With --seed: keep only these faults of its schedule, as `3,7`, or `none`
     #[arg(long)]
     faults: Option<String>,
@@ -81,7 +84,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
         let class = arguments.class.as_deref().map(figures::parse_class).transpose()?;
-        let settings = Settings { nodes: arguments.nodes, keep: faults, class, ..Settings::default() };
+        let settings = Settings { nodes: arguments.nodes, large: arguments.large, keep: faults, class, ..Settings::default() };
         simulation::one(seed, settings, only.first().copied(), arguments.verbose)
     } else if arguments.canary {
         simulation::canary()

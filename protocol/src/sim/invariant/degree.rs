@@ -2,16 +2,20 @@
 //! and the record before; and its reductions need no other connection.
 
 use super::{Invariant, Observed, require};
-use crate::NodeId;
 use crate::engine::io::Output;
 use crate::record::Record;
 use crate::sim::process::Process;
 use crate::sim::trainer;
 use crate::sim::world::World;
 use crate::update::lattice::Lattice;
-use std::collections::BTreeSet;
+use crate::{Digest, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) struct Degree;
+#[derive(Default)]
+pub(super) struct Degree {
+    /// The head for which a node's contacts were last checked: they follow from it and the record before.
+    checked: BTreeMap<usize, Digest>,
+}
 
 impl Invariant for Degree {
     fn name(&self) -> &'static str {
@@ -21,7 +25,11 @@ impl Invariant for Degree {
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         let process = |node: &usize| world.nodes.get(*node).and_then(|node| node.process.as_ref());
         match event {
-            Observed::Step { node } => process(node).map_or(Ok(()), |process| contacts(*node, process, world)),
+            Observed::Step { node } => {
+                let head = world.nodes.get(*node).and_then(|node| node.head()).map(|head| head.digest);
+                let (Some(process), Some(head)) = (process(node), head) else { return Ok(()) };
+                if self.checked.insert(*node, head) == Some(head) { Ok(()) } else { contacts(*node, process, world) }
+            }
             Observed::Outputs { node, outputs } => {
                 let Some(process) = process(node) else { return Ok(()) };
                 outputs.iter().try_for_each(|output| links(*node, output, process, world))

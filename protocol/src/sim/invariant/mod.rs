@@ -133,6 +133,6 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(sleep::Sleep),
         Box::new(patience::Patience::default()),
         Box::new(amendments::Amendments::default()),
-        Box::new(degree::Degree),
+        Box::new(degree::Degree::default()),
     ]
 }
