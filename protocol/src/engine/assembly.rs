@@ -129,9 +129,9 @@ impl Round {
         let judges = ctx.votes() || mutated!(Mutation::LearnersJudge);
         let late = |id: &NodeId| judges && ctx.is_late(&allowed, ctx.is_voter(id)) || ctx.fault(id, self).is_some();
         // The next attempt leaves out all missing members: that is worth it when none of them is about to come.
-        let rivals = ctx.rivals(self, self.task.expected.iter());
-        let mut missing = self.task.expected.iter().filter(|id| rivals.contains(id) || !ctx.is_complete(id, self));
-        if missing.all(late) && !mutated!(Mutation::NoDeadline) {
+        let mut missing = self.task.expected.iter().filter(|id| !ctx.is_complete(id, self));
+        let all_late = missing.all(late) && ctx.rivals(self, self.task.expected.iter()).iter().all(late);
+        if all_late && !mutated!(Mutation::NoDeadline) {
             self.next_attempt();
         }
     }

@@ -8,6 +8,7 @@ use crate::run::{RunSpec, SyncMode};
 use crate::sim::process::Offer;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The furthest that the contributions of any one commit so far could have moved the mean, or those of any attempt: a
@@ -83,13 +84,16 @@ impl Bounds {
 /// The greatest length of the mean of some contributions, whatever they weigh: that of the longest, each counted no
 /// longer than three times the median length of the others', brought up to its number of steps.
 fn reach(contributions: &[(f32, u32)]) -> f64 {
-    let most = |(own, steps): &(f32, u32)| {
+    let median = |steps: u32| {
         let brought_up =
-            |(norm, others): &(f32, u32)| f64::from(*norm) * (f64::from(*steps) / f64::from(*others)).max(1.0);
+            |(norm, others): &(f32, u32)| f64::from(*norm) * (f64::from(steps) / f64::from(*others)).max(1.0);
         let mut lengths: Vec<f64> = contributions.iter().map(brought_up).filter(|length| *length > 0.0).collect();
         lengths.sort_by(f64::total_cmp);
-        f64::from(*own).min(3.0 * lengths.get(lengths.len() / 2).copied().unwrap_or(0.0))
+        lengths.get(lengths.len() / 2).copied().unwrap_or(0.0)
     };
+    let mut medians: BTreeMap<u32, f64> = BTreeMap::new();
+    let most =
+        |(own, steps): &(f32, u32)| f64::from(*own).min(3.0 * *medians.entry(*steps).or_insert_with(|| median(*steps)));
     contributions.iter().map(most).fold(0.0, f64::max)
 }
 
