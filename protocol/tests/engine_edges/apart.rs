@@ -1,7 +1,6 @@
 //! Two members without a vote that do not reach each other: no voter knows of it but by their words.
 
 use crate::bench::{Bench, ME, id, sent, spec};
-use crate::relays::head;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{Message, Question, member_indices};
 use starling_protocol::record::Role;
@@ -21,7 +20,7 @@ fn flock(bench_votes: bool) -> Bench {
 /// Each member named says that it does not reach the other; then all say READY. Returns all outputs.
 fn round(bench: &mut Bench, beat: u64, down: &[(u8, u8)]) -> Vec<Output> {
     for (from, other) in down {
-        let said = Message::Head(head(bench, beat, &[*other]));
+        let said = Message::Head(bench.head(beat, &[*other]));
         bench.say(*from, &said);
     }
     bench.forget_attempt();
@@ -62,10 +61,10 @@ pub fn one_of_two_learners_that_do_not_reach_each_other_sits_out() {
     // They reach each other again.
     let mut bench = flock(true);
     for (from, other) in [(a, b), (b, a)] {
-        let said = Message::Head(head(&bench, 1, &[other]));
+        let said = Message::Head(bench.head(1, &[other]));
         bench.say(from, &said);
     }
-    let said = Message::Head(head(&bench, 2, &[]));
+    let said = Message::Head(bench.head(2, &[]));
     bench.say(a, &said);
     round(&mut bench, 2, &[]);
     assert_eq!(bench.running().attempt, 0);
@@ -79,11 +78,11 @@ fn a_learner_names_the_learners_that_it_does_not_reach_and_no_voter() {
         }
         let outputs = bench.wait(10_000_000);
         let record = bench.record();
-        let heads = sent(&bench.spec, &outputs).into_iter().filter_map(|(_, said)| match said {
+        let mut heads = sent(&bench.spec, &outputs).into_iter().filter_map(|(_, said)| match said {
             Message::Head(head) => Some(head.pulse.down),
             _ => None,
         });
-        let down = heads.last().expect("a Head each beat");
+        let down = heads.next_back().expect("a Head each beat");
         member_indices(&down).map(|index| record.next.members[index].id.0[0]).collect::<Vec<_>>()
     };
     assert_eq!(down(&mut flock(false)), [4], "5 votes, and says by its sets whom it does not reach");

@@ -223,16 +223,8 @@ pub fn a_start_goes_on_along_the_row_of_a_learner_once() {
     });
 }
 
-/// A Head of a member that stands where the bench stands, with this beat and these members down.
-pub fn head(bench: &Bench, beat: u64, down: &[u8]) -> Head {
-    let record = bench.record();
-    let down = member_bits(down.iter().filter_map(|n| record.member_index(&id(*n))));
-    let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, down };
-    Head { pulse, ..bench.chain_head(Phase::Training, 0) }
-}
-
 fn said(bench: &Bench, n: u8, beat: u64, down: &[u8]) -> Vec<u8> {
-    bench.seal(n, &Message::Head(head(bench, beat, down)))
+    bench.seal(n, &Message::Head(bench.head(beat, down)))
 }
 
 /// The reason for which the bench does not count on a member.
@@ -344,7 +336,7 @@ fn a_member_makes_no_progress_only_if_its_heads_come_and_show_none() {
             let (row, column, far) = around(&bench);
             bench.feed(Input::PeerDown { peer: id(far[0]) });
             for beat in 1..=5 {
-                let waits = Head { phase: Phase::Ready, ..head(&bench, beat, &[]) };
+                let waits = Head { phase: Phase::Ready, ..bench.head(beat, &[]) };
                 let waits = bench.seal(far[0], &Message::Head(waits));
                 if heads_come || beat == 1 {
                     bench.hear(row[0], waits);
