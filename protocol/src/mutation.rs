@@ -1,10 +1,9 @@
 //! Injected bugs: each breaks one rule of the protocol at one place, to show that the simulator notices.
 //!
 //! `mutated!(Mutation::X)` stands in the condition that the bug weakens. In a build without the feature `mutations` it
-//! is the constant `false`, and nothing of it is left. With the feature, a thread of the simulator chooses the one bug
-//! that it runs. A program of the lab chooses one for all its threads.
+//! is the constant `false`, and nothing of it is left. With the feature, a simulator's thread, or a program of the lab,
+//! chooses the one bug that it runs.
 
-/// The enum, and the list of all its values.
 macro_rules! mutations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A bug, the place where it is injected, and the invariant that has to catch it, if one does. `docs/rules.md`

@@ -108,11 +108,12 @@ impl Round {
             incomplete.or_else(|| ctx.rivals(self, self.task.expected.iter()).first().copied())
         };
         if !self.task.expected.is_empty() && awaited.is_none() {
-            if self.expects_two_apart(ctx) {
-                // The voters choose which of the two sits out, and tell all others.
-                if ctx.votes() {
-                    self.next_attempt();
-                }
+            // The voters choose which of the two sits out, and tell all others. Where they begin, they have not heard of it.
+            let apart = self.expects_two_apart(ctx);
+            if apart && ctx.votes() {
+                return self.next_attempt();
+            }
+            if apart && !self.voters_reduce(ctx) {
                 return;
             }
             if self.task.expected.contains(&ctx.me) {

@@ -86,7 +86,7 @@ impl Ctx {
     }
 
     /// The same for a member whose Heads others pass on.
-    fn far_silence(&self) -> u64 {
+    pub fn far_silence(&self) -> u64 {
         FAR_SILENCE * FAR_BEATS * self.timing.heartbeat
     }
 

@@ -9,6 +9,7 @@ use super::peer::Peer;
 use super::round::Round;
 use super::touch::Touch;
 use super::watch::Deadline;
+use crate::NodeId;
 use crate::message::Phase;
 
 impl Ctx {
@@ -126,6 +127,12 @@ impl Ctx {
     /// Whether another Head of a member may be passed on.
     pub fn may_pass_head_on(&self, passed_at: Option<Moment>) -> bool {
         passed_at.is_none_or(|at| self.now.since(at) >= deadline::HEAD_PAUSE)
+    }
+
+    /// Whether the process of a peer that is heard through others has been silent for so long that an earlier one, which
+    /// speaks, may be the newer one: its clock was set back.
+    pub fn is_long_unheard(&self, id: &NodeId) -> bool {
+        self.peers.get(id).is_none_or(|peer| self.now.since(peer.link.heard_at) >= self.far_silence())
     }
 
     /// Whether a neighbour's next question for READYs is answered. Its questions may arrive closer than they were asked.

@@ -116,8 +116,13 @@ impl Engine {
         let now = self.ctx.now;
         match opened.message {
             Message::Ready(ready) => {
+                let place = (ready.lineage, ready.round, ready.base);
+                let here = |round: &super::round::Round| {
+                    (round.head.record.lineage, round.task.number, round.head.base) == place
+                };
+                let silent = self.life.round().is_some_and(here) && self.ctx.is_long_unheard(&signer);
                 let peer = self.ctx.entry(signer, &mut self.out).ok_or(Refusal::Stale)?;
-                if !peer.meet_far(ready.boot, now) {
+                if !peer.meet_far(ready.boot, silent, now) {
                     return Err(Refusal::Stale.into());
                 }
                 self.hear_ready(signer, ready, opened.digest, bytes)
@@ -140,8 +145,9 @@ impl Engine {
     /// Takes the Head of a member that this node is not connected with.
     fn hear_passed_head(&mut self, signer: NodeId, heard: Head) -> Result<(), Objection> {
         let (now, touch) = (self.ctx.now, self.ctx.touch(&signer));
+        let silent = self.ctx.is_long_unheard(&signer);
         let peer = self.ctx.entry(signer, &mut self.out).filter(|_| touch == Touch::Passed).ok_or(Refusal::Stale)?;
-        if !peer.meet_far(heard.pulse.boot, now) || !peer.is_news(&heard) {
+        if !peer.meet_far(heard.pulse.boot, silent, now) || !peer.is_news(&heard) {
             return Err(Refusal::Stale.into());
         }
         peer.take_passed_head(heard.clone(), now);

@@ -146,9 +146,11 @@ impl Peer {
     }
 
     /// The same by a word that another node has passed on. The newest start counts, unless the peer has named its start
-    /// on its own connection. Returns whether the word is of that start.
-    pub fn meet_far(&mut self, boot: u64, now: Moment) -> bool {
-        if self.link.introduced || self.process.boot.is_some_and(|before| boot < before) {
+    /// on its own connection; an earlier one does once the peer is silent, since its clock may have been set back.
+    /// Returns whether the word is of the start that counts.
+    pub fn meet_far(&mut self, boot: u64, silent: bool, now: Moment) -> bool {
+        let earlier = self.process.boot.is_some_and(|before| boot < before);
+        if self.link.introduced || earlier && !silent {
             return self.process.boot == Some(boot);
         }
         self.speaks_from(boot, now);

@@ -43,6 +43,9 @@ impl Ctx {
     /// Notes the members that a peer's newest Head names as down, if it stands on this node's head.
     pub fn note_down(&mut self, from: &NodeId) {
         let record = self.head_digest();
+        if !self.is_member(from) {
+            return;
+        }
         let said = self.peers.get(from).and_then(|peer| peer.said.head.as_ref());
         if let Some(said) = said.filter(|said| said.record == record) {
             self.named_down.extend(member_indices(&said.pulse.down));

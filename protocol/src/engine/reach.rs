@@ -4,7 +4,7 @@
 use super::ctx::Ctx;
 use super::round::Round;
 use super::succession::SignedReady;
-use crate::message::{Value, ValueKind, member_indices};
+use crate::message::{Head, Phase, Value, ValueKind, member_indices};
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ impl Round {
     }
 
     /// The links between learners among some members that are down, in a flock of one row: both ends have to say so, so
-    /// that a learner that lies gets nobody left out but its like.
+    /// that no learner gets another one left out by its word alone. One that refuses the link does, as a voter does.
     fn links_of_learners(&self, members: impl Iterator<Item = NodeId>, ctx: &Ctx) -> Links {
         let (head, mut links) = (&self.head, Links::new());
         if !head.grid.is_one_row() || ctx.named_down.is_empty() {
@@ -90,6 +90,13 @@ impl Round {
             }
         }
         links
+    }
+
+    /// Whether a voter says that it reduces in this round.
+    pub fn voters_reduce(&self, ctx: &Ctx) -> bool {
+        let said = |id: &NodeId| ctx.peers.get(id).and_then(|peer| peer.said.head.as_ref());
+        let reduces = |head: &Head| head.record == self.head.digest && head.phase == Phase::Reducing;
+        self.head.quorum.voters().iter().any(|(id, _)| said(id).is_some_and(reduces))
     }
 
     /// Whether two of the members that attempt 0 expects say that they do not reach each other.

@@ -1,11 +1,21 @@
 //! Two members without a vote that do not reach each other: no voter knows of it but by their words.
 
-use crate::bench::{Bench, ME, id, sent, spec};
+use crate::bench::{BOOT, Bench, INCARNATION, ME, id, sent, spec};
 use starling_protocol::engine::io::{Input, Output};
-use starling_protocol::message::{Message, Question, member_indices};
+use starling_protocol::message::{Head, Message, Phase, Pulse, Question, member_bits, member_indices};
 use starling_protocol::record::Role;
 
 const LEARNERS: [u8; 2] = [4, 5];
+
+impl Bench {
+    /// A Head of a member that stands where the bench stands, with this beat and these members down.
+    pub fn head(&self, beat: u64, down: &[u8]) -> Head {
+        let record = self.record();
+        let down = member_bits(down.iter().filter_map(|n| record.member_index(&id(*n))));
+        let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, down };
+        Head { pulse, ..self.chain_head(Phase::Training, 0) }
+    }
+}
 
 /// A flock of three voters and two learners. The bench is one of the voters, or the first learner.
 fn flock(bench_votes: bool) -> Bench {
@@ -67,6 +77,22 @@ pub fn one_of_two_learners_that_do_not_reach_each_other_sits_out() {
     let said = Message::Head(bench.head(2, &[]));
     bench.say(a, &said);
     round(&mut bench, 2, &[]);
+    assert_eq!(bench.running().attempt, 0);
+}
+
+/// Two learners that lie to one other learner alone would have it hold up all.
+#[test]
+fn a_learner_begins_with_the_voters_that_have_heard_of_nobody_apart() {
+    // The bench learns; so do 4 and 3, which say to it alone that they do not reach each other.
+    let roles = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Learner), (4, Role::Learner), (5, Role::Voter)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    round(&mut bench, 1, &[(3, 4), (4, 3)]);
+    assert_eq!(bench.attempt(), None);
+    let begins = Head { phase: Phase::Reducing, ..bench.head(2, &[]) };
+    bench.say(3, &Message::Head(begins.clone()));
+    assert_eq!(bench.attempt(), None, "3 does not vote");
+    bench.say(2, &Message::Head(begins));
+    bench.wait(200_000);
     assert_eq!(bench.running().attempt, 0);
 }
 

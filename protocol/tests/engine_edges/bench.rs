@@ -11,7 +11,6 @@ use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Store
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
     Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Pulse, Question, Ready, Stamp, Value, Vote, Witness,
-    member_bits,
 };
 use starling_protocol::mutation::{self, Mutation};
 use starling_protocol::record::{Measured, Record, Role, Span};
@@ -261,14 +260,6 @@ impl Bench {
     pub fn hear(&mut self, from: u8, bytes: Vec<u8>) -> Vec<Output> {
         self.heard.push((from, bytes.clone()));
         self.feed(Input::Message { from: id(from), bytes })
-    }
-
-    /// A Head of a member that stands where the bench stands, with this beat and these members down.
-    pub fn head(&self, beat: u64, down: &[u8]) -> Head {
-        let record = self.record();
-        let down = member_bits(down.iter().filter_map(|n| record.member_index(&id(*n))));
-        let pulse = Pulse { boot: BOOT, incarnation: INCARNATION, beat, down };
-        Head { pulse, ..self.chain_head(Phase::Training, 0) }
     }
 
     pub fn say(&mut self, from: u8, message: &Message) -> Vec<Output> {

@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub(super) struct Degree {
-    /// The head for which a node's contacts were last checked: they follow from it and the record before.
-    checked: BTreeMap<usize, Digest>,
+    /// The start of a process and its head, for which a node's contacts were last checked: they follow from that
+    /// head and the record before.
+    checked: BTreeMap<usize, (u64, Option<(Digest, u64)>)>,
 }
 
 impl Invariant for Degree {
@@ -26,9 +27,9 @@ impl Invariant for Degree {
         let process = |node: &usize| world.nodes.get(*node).and_then(|node| node.process.as_ref());
         match event {
             Observed::Step { node } => {
-                let head = world.nodes.get(*node).and_then(|node| node.head()).map(|head| head.digest);
-                let (Some(process), Some(head)) = (process(node), head) else { return Ok(()) };
-                if self.checked.insert(*node, head) == Some(head) { Ok(()) } else { contacts(*node, process, world) }
+                let Some(process) = process(node) else { return Ok(()) };
+                let at = (world.nodes[*node].starts, process.engine.head().map(|head| (head.lineage, head.seq)));
+                if self.checked.insert(*node, at) == Some(at) { Ok(()) } else { contacts(*node, process, world) }
             }
             Observed::Outputs { node, outputs } => {
                 let Some(process) = process(node) else { return Ok(()) };
