@@ -387,7 +387,7 @@ fn the_same_seed_is_the_same_history() {
 /// Seeds whose histories once failed.
 #[test]
 fn seeds_that_failed_hold() {
-    for seed in [118, 338, 1728, 1777, 2109, 2776, 5233, 9304, 9848] {
+    for seed in [118, 338, 1728, 1777, 2109, 2776, 5233, 6207, 6948, 9304, 9848] {
         let violation = history::live(seed, &Settings::default()).violation;
         assert_eq!(violation, None, "seed {seed}");
     }

@@ -24,6 +24,9 @@ const HEARD: u64 = 7 * SECOND;
 const STEP: u64 = SECOND;
 /// A node that hears of others' forks goes along after this time without a quorum.
 const CUT: u64 = 2 * SECOND;
+/// A node of several rows looks at Heads together, and so may not have seen a quorum that was back for so long: to such a
+/// node it was never back.
+const BRIEF: u64 = SECOND / 2;
 
 /// The offsets at which a Head names its lineage, its record and its phase: behind the envelope's header and the tag.
 const LINEAGE: usize = 40;
@@ -43,6 +46,8 @@ struct Reach {
     /// Its head, whether a quorum is in reach of it, and for how long none has been.
     head: Digest,
     reaches: bool,
+    /// Its head has several rows.
+    rows: bool,
     lost: u64,
     /// The time since which none is in reach now.
     since: u64,
@@ -171,6 +176,13 @@ impl Reach {
         }
     }
 
+    /// The time that a node of several rows, which has not seen that a quorum was back for a moment, did not take off the
+    /// time without one, and added.
+    fn unseen(&self) -> u64 {
+        let brief = self.now - self.since;
+        if self.rows && self.reaches && brief <= BRIEF { 2 * brief } else { 0 }
+    }
+
     /// Notes whether a quorum is in reach from now on.
     fn look(&mut self, node: usize, world: &World) {
         let Some(process) = world.nodes[node].process.as_ref() else { return };
@@ -178,6 +190,7 @@ impl Reach {
         if *digest != self.head {
             (self.head, self.lost, self.since) = (*digest, 0, self.now);
         }
+        self.rows = record.rows() > 1;
         let me = world.nodes[node].id;
         let here = record.voters().filter(|voter| {
             if voter.id == me {
@@ -197,6 +210,7 @@ impl Reach {
         let mute = unheard && !others.any(|voter| self.witnesses.contains(&voter.id));
         let reaches = is_quorum(record, &here) && !mute;
         if reaches != self.reaches {
+            self.lost += self.unseen();
             (self.reaches, self.since) = (reaches, self.now);
         }
     }
@@ -244,7 +258,7 @@ impl Reach {
         let others = members.iter().filter(|id| **id != me);
         let said = others.clone().filter(|id| self.said.contains(&(**id, parent))).count();
         let goes_along = said > 1 && 2 * said > others.count() && self.now - self.since >= CUT && !self.reaches;
-        let waited = self.lost >= world.options.grace;
+        let waited = self.lost + self.unseen() >= world.options.grace;
         require(self.head == parent && (waited || goes_along), || {
             let (lost, grace) = (self.lost / 1_000, world.options.grace / 1_000);
             format!(
