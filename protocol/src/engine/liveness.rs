@@ -33,11 +33,16 @@ impl Ctx {
 
     /// The reason for which `id` cannot be counted on in `round`; None if it can.
     pub fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
+        if *id != self.me && round.distrust.ruled_out.contains(id) {
+            return Some(fault::RULED_OUT);
+        }
+        self.fault_of_itself(id, round)
+    }
+
+    /// The same without regard to the attempts that the member has spoiled.
+    pub fn fault_of_itself(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
         if *id == self.me {
             return None;
-        }
-        if round.distrust.ruled_out.contains(id) {
-            return Some(fault::RULED_OUT);
         }
         let touch = self.touch(id);
         let met = |peer: &&Peer| match touch {

@@ -24,7 +24,7 @@ impl Ctx {
             return Vec::new();
         }
         let unreached = |id: &NodeId| {
-            let fault = self.fault(id, round);
+            let fault = self.fault_of_itself(id, round);
             matches!(fault, Some(fault::DOWN | fault::NEVER_MET | fault::SILENT))
                 || one_row && self.was_there_to_meet(id) && !self.peers.get(id).is_some_and(|peer| peer.link.greeted)
         };

@@ -103,10 +103,10 @@ impl Relay {
         if round.head.grid.is_one_row() || mutated!(Mutation::WantNothing) {
             return;
         }
-        if !round.wants_any(ctx) || !ctx.may_ask_for_readys(self.asked_at) {
+        let wanted = round.wanted(ctx);
+        if wanted.is_empty() || !ctx.may_ask_for_readys(self.asked_at) {
             return;
         }
-        let wanted = round.wanted(ctx);
         let mut neighbours: Vec<NodeId> = round.head.grid.neighbours(&ctx.me).collect();
         neighbours.retain(|id| ctx.is_connected(id));
         let Some(neighbour) = neighbours.get(self.turns % neighbours.len().max(1)).copied() else { return };
@@ -120,29 +120,16 @@ impl Relay {
 }
 
 impl Round {
-    /// Whether this node lacks the READY of a member that it should have.
-    fn wants_any(&self, ctx: &Ctx) -> bool {
-        self.due_readys(ctx).iter().any(|index| self.lacks_ready(*index, ctx))
-    }
-
     /// The places of the members whose READYs this node lacks and should have.
     fn wanted(&self, ctx: &Ctx) -> Vec<usize> {
-        let mut wanted = self.due_readys(ctx);
-        wanted.retain(|index| self.lacks_ready(*index, ctx));
-        wanted
-    }
-
-    fn lacks_ready(&self, index: usize, ctx: &Ctx) -> bool {
-        self.task.members.get(index).is_some_and(|id| *id != ctx.me && ctx.ready_of(id, self).is_none())
-    }
-
-    /// The places of the members whose READYs this node should have by now.
-    fn due_readys(&self, ctx: &Ctx) -> Vec<usize> {
+        let lacks = |index: &usize| {
+            self.task.members.get(*index).is_some_and(|id| *id != ctx.me && ctx.ready_of(id, self).is_none())
+        };
         if self.record_vote.entered() || self.attempts.running.is_some() || self.results.proof.is_some() {
             return Vec::new();
         }
         if let Some(told) = &self.attempts.told {
-            return member_indices(&told.members).collect();
+            return member_indices(&told.members).filter(lacks).collect();
         }
         // A node may lack the voters' READYs themselves: they were passed on before it had its seat, or to nobody. From
         // its own on it asks whether there are any.
@@ -153,7 +140,7 @@ impl Round {
             return Vec::new();
         }
         let place = |id: &NodeId| self.task.members.binary_search(id).ok();
-        self.task.expected.iter().filter_map(place).collect()
+        self.task.expected.iter().filter_map(place).filter(lacks).collect()
     }
 
     /// Answers a neighbour with the READYs that it lacks.

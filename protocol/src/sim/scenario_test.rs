@@ -137,7 +137,7 @@ fn two_that_do_not_reach_each_other_hold_up_nobody() {
     }
 }
 
-/// Of two learners no voter knows that they do not reach each other: they name each other in their Heads.
+/// No voter knows of itself that two learners do not reach each other: they name each other in their Heads.
 #[test]
 fn two_learners_that_do_not_reach_each_other_hold_up_nobody() {
     const NODES: usize = 34;
