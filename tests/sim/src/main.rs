@@ -5,6 +5,7 @@ mod simulation;
 
 use clap::Parser;
 use simulation::Batch;
+use starling_protocol::limits::MEMBERS_MAX;
 use starling_protocol::sim::history::Settings;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,8 +28,9 @@ struct Arguments {
     #[arg(long)]
     nodes: Option<usize>,
     /// With --seed: a large flock of so many nodes that wake up together, with the faults that large flocks meet
-    #[arg(long, value_name = "NODES")]
-    large: Option<usize>,
+    #[arg(long, value_name = "NODES", requires = "seed", conflicts_with = "nodes",
+        value_parser = clap::value_parser!(u16).range(32..=MEMBERS_MAX as i64))]
+    large: Option<u16>,
     /// With --seed: keep only these faults of its schedule, as `3,7`, or `none`
     #[arg(long)]
     faults: Option<String>,
@@ -84,7 +86,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
         let class = arguments.class.as_deref().map(figures::parse_class).transpose()?;
-        let settings = Settings { nodes: arguments.nodes, large: arguments.large, keep: faults, class, ..Settings::default() };
+        let settings = Settings {
+            nodes: arguments.nodes,
+            large: arguments.large.map(usize::from),
+            keep: faults,
+            class,
+            ..Settings::default()
+        };
         simulation::one(seed, settings, only.first().copied(), arguments.verbose)
     } else if arguments.canary {
         simulation::canary()

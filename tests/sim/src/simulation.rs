@@ -293,7 +293,7 @@ impl Table {
     fn tell_failures(&self) {
         let settings = Settings::default();
         for (seed, outcome) in &self.failed {
-            tell(*seed, outcome);
+            tell(*seed, outcome, "");
             let minimal = minimise(*seed, outcome, &settings, &|settings| live(*seed, settings));
             println!("smallest: {}", minimal.command(*seed));
             let schedule = history::plan(*seed, &settings).1;
@@ -306,12 +306,13 @@ impl Table {
     }
 }
 
-fn tell(seed: u64, outcome: &Outcome) {
+/// Prints the outcome of a seed that was run with these flags beside the seed.
+fn tell(seed: u64, outcome: &Outcome, flags: &str) {
     println!("seed {seed}: {}", outcome.options);
     match &outcome.violation {
         Some(Violation { invariant, detail, at }) => {
             println!("VIOLATION at {} ms of {invariant}: {detail}", at / 1_000);
-            println!("reproduce: starling-sim --seed {seed} --verbose");
+            println!("reproduce: starling-sim --seed {seed}{flags} --verbose");
         }
         None => println!(
             "no violation: {} commits, {} skips, {} forks in {} virtual seconds, {} events, {} faults{}",
@@ -329,9 +330,26 @@ fn tell(seed: u64, outcome: &Outcome) {
 /// Runs one seed, and prints its outcome.
 pub fn one(seed: u64, settings: Settings, mutation: Option<Mutation>, verbose: bool) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
+    let flags = flags(&settings, mutation);
     let outcome = mutation::with(mutation, || live(seed, &Settings { story, ..settings }));
-    tell(seed, &outcome);
+    tell(seed, &outcome, &flags);
     outcome.violation.is_none()
+}
+
+/// The flags of one seed with these settings and this bug.
+fn flags(settings: &Settings, mutation: Option<Mutation>) -> String {
+    let kept = |keep: &BTreeSet<usize>| {
+        let places: Vec<String> = keep.iter().map(usize::to_string).collect();
+        if places.is_empty() { "none".to_owned() } else { places.join(",") }
+    };
+    let values = [
+        ("large", settings.large.map(|nodes| nodes.to_string())),
+        ("nodes", settings.nodes.map(|nodes| nodes.to_string())),
+        ("faults", settings.keep.as_ref().map(kept)),
+        ("class", settings.class.map(str::to_owned)),
+        ("mutation", mutation.map(|mutation| mutation.name())),
+    ];
+    values.into_iter().filter_map(|(key, value)| Some(format!(" --{key} {}", value?))).collect()
 }
 
 /// Whether a history that is broken on purpose is reported as broken.
