@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_name_is_read_as_it_was_written() {
-        let other = StreamProtocol::new("/starling/ctl/8");
+        let other = StreamProtocol::new("/starling/ctl/9");
         for number in [1, 0x0123_4567_89ab_cdef, u64::MAX] {
             let name = Process(number).protocol();
             assert_eq!(name.as_ref().len(), PREFIX.len() + DIGITS);

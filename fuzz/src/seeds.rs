@@ -26,7 +26,7 @@ fn seeds() {
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         let (name, hex) = line.split_once(' ').expect("name and bytes");
         let target = match name {
-            "spec" | "spec-with-pairs" | "spec-from-weights" | "spec-with-task" => "run_spec",
+            "spec" | "spec-with-pairs" | "spec-with-a-choice" | "spec-from-weights" | "spec-with-task" => "run_spec",
             "task-schema" => "task_schema",
             "amended-record" | "fork-record" => "record",
             "record" | "certificate" | "vote_state" | "candidate" | "ticket" | "revocation" | "amendment" => name,

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
 /// What a control stream begins with, and how it is answered.
-const OPENING: [u8; 8] = *b"SCTL\x08\x00\x00\x00";
+const OPENING: [u8; 8] = *b"SCTL\x09\x00\x00\x00";
 
 /// Says of itself what `text` is, and has nothing else.
 struct Spec(&'static str);

@@ -3,7 +3,7 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// Members whose READYs a node asks a neighbour for at a time.
 pub const WANTED_MAX: usize = 64;

@@ -167,6 +167,10 @@ mutations! {
     BoastsCount,
     /// Controller: the number of inner steps changes for any gain. Unit test.
     RestlessSteps,
+    /// Controller: the slowest line that any member states counts, not the median one. S17.
+    SlanderCounts,
+    /// Controller: what rounds with the former codec cost counts for the new one. S17.
+    KeepCosts,
     /// Admission: an identity that is revoked is let in.
     RevokedStays,
     /// Admission: a ticket counts, whoever signed it.
@@ -389,18 +393,14 @@ mutations! {
     /// Engine: an old sign of life ends a process.
     EchoEndsMe,
     /// Certificate: the FORK record that its members have signed is not compared with the one that is shown.
-    /// `a_fork_with_another_lease_is_no_split_and_freezes_nobody`.
     ForkUnsignedRecord,
     /// Engine: a member finds no place when strangers have taken all. `a_member_finds_a_place_among_strangers`.
     MembersWait,
     /// Engine: messages of a stranger are looked at as if it were a member.
-    /// `only_messages_of_a_stranger_that_lead_to_a_seat_are_looked_at`.
     HeedAnybody,
     /// Engine: evidence against anybody is kept and passed on.
-    /// `evidence_is_held_against_members_only_and_heard_from_members_only`.
     HoardEvidence,
     /// Wire: a signature is verified before the sender is compared with the peer.
-    /// `the_sender_of_a_message_is_compared_before_its_signature_is_checked`.
     SignatureFirst,
     /// Engine: any witness is believed, whether it votes or not. `t21_strangers_bear_no_witness`.
     HeedStrangers,

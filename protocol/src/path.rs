@@ -69,8 +69,8 @@ pub enum FalsePath {
     Founder(NodeId),
     #[error("the path begins with a genesis whose state is not the one that this run begins with")]
     Beginning,
-    #[error("the path begins with a genesis whose first round has other inner steps than the run")]
-    Steps,
+    #[error("the path begins with a genesis whose first round has other inner steps or another codec than the run")]
+    Settings,
     #[error("the path is a genesis alone, and comes from {0}, which has not founded it")]
     Hearsay(NodeId),
     #[error("record {seq} of the path does not follow the record before it: {why}")]
@@ -97,7 +97,7 @@ impl FalsePath {
             Self::NoRoot => "path_no_root",
             Self::Founder(_) => "path_founder",
             Self::Beginning => "path_beginning",
-            Self::Steps => "path_steps",
+            Self::Settings => "path_settings",
             Self::Hearsay(_) => "path_hearsay",
             Self::Broken { .. } => "path_broken",
             Self::Certificate { .. } => "path_certificate",
@@ -346,8 +346,8 @@ fn check_genesis(
     if let Some(founder) = genesis.members().find(|founder| !admission::may_found(spec, founder)) {
         return Err(FalsePath::Founder(founder));
     }
-    if genesis.next.inner_steps != spec.inner.steps {
-        return Err(FalsePath::Steps);
+    if (genesis.next.inner_steps, genesis.next.codec) != (spec.inner.steps, spec.sync.codec) {
+        return Err(FalsePath::Settings);
     }
     let begun = spec.beginning.is_none_or(|root| root == genesis.state_root);
     if !begun && !mutated!(Mutation::AnyBeginning) {

@@ -150,6 +150,8 @@ pub struct SyncSpec {
     /// The most inner steps of a round that the controller may choose ([`crate::control`]); 0 = each round has those of
     /// `inner.steps`. Otherwise the first round has these.
     pub gap_max: u32,
+    /// The coarsest codec that the controller may choose; None = each round has `codec`. The first round has it, too.
+    pub coarsest: Option<Codec>,
 }
 
 /// The policy of members without a quorum (`docs/protocol/7-merging.md` §7.1).
@@ -235,6 +237,13 @@ impl RunSpec {
             .collect()
     }
 
+    /// The codecs among which the controller chooses, by ascending coarseness.
+    pub fn rungs(&self) -> Vec<Codec> {
+        let finest = self.sync.codec;
+        let Some(coarsest) = self.sync.coarsest else { return vec![finest] };
+        Codec::RUNGS.into_iter().filter(|rung| (finest..=coarsest).contains(rung)).collect()
+    }
+
     /// The fewest inner steps that a round may have.
     pub fn steps_least(&self) -> u32 {
         if self.sync.gap_max == 0 { self.inner.steps } else { 1 }
@@ -288,6 +297,7 @@ impl RunSpec {
             ("sync.mixing", float(sync.mixing)),
             ("sync.gossip", sync.gossip.map_or_else(|| "none".to_owned(), exchanges)),
             ("sync.gap_max", sync.gap_max.to_string()),
+            ("sync.coarsest", sync.coarsest.map_or_else(|| "none".to_owned(), |codec| codec.to_string())),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
@@ -336,7 +346,17 @@ impl ModelSpec {
 impl SyncSpec {
     /// Transport of all parameters at once, with trainers that begin each round from the canonical ones.
     pub fn whole(mode: SyncMode, codec: Codec, engine: EngineKind) -> Self {
-        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None, gap_max: 0 }
+        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None, gap_max: 0, coarsest: None }
+    }
+
+    /// The codec with the largest state beside the parameters: the coarsest that a round may have.
+    pub fn coarsest_codec(&self) -> Codec {
+        self.coarsest.unwrap_or(self.codec)
+    }
+
+    /// The engine of a round with this codec: `engine`, unless the codec does not go around a ring.
+    pub fn engine_for(&self, codec: Codec) -> EngineKind {
+        if codec.suits_rings() { self.engine } else { EngineKind::Owners }
     }
 
     /// Whether trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv 2501.18512).

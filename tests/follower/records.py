@@ -6,7 +6,7 @@ from typing import Annotated
 from collections.abc import Callable, Iterable
 
 from amendments import NONE, Amendment, Settings, check_form, settings_after
-from control import overheads_after, steps_after
+from control import Known, choice_after, overheads_after
 from grid import Sitter, cells_of, check_cells
 from specification import Codec, RunSpec
 from wire import B32, U8, U16, U32, U64, ZERO, Bool, Fault, ListOf, OneOf, Opt, decode, demand, digest, u64
@@ -208,8 +208,8 @@ def check_after(parent: Link, r: Record) -> None:
     if r.kind == FORK:
         merges = (r.next.merge_tokens, r.next.merge_norm, r.merged)
         demand(merges == (0, 0, merged_by_fork(p)), "§2.2.5 rule 6", "merge_tokens, merge_norm or merged")
-        pace = (r.next.inner_steps, r.next.overheads) == (p.next.inner_steps, p.next.overheads)
-        demand(pace, "§2.2.5 rule 6", "inner_steps or overheads")
+        pace = (r.next.inner_steps, r.next.codec, r.next.overheads) == (p.next.inner_steps, p.next.codec, p.next.overheads)
+        demand(pace, "§2.2.5 rule 6", "inner_steps, codec or overheads")
     settings = settings_after(p.next.settings, r.amended, r.run, r.round)
     demand(r.next.settings == settings, "§2.2.5 rule 9", "the settings")
     before, contributed = {m.id: m for m in p.next.members}, {c.member for c in r.contributors}
@@ -236,6 +236,7 @@ def check_commit_after(p: Record, r: Record) -> None:
     demand(r.tokens == p.tokens + total, "§2.2.5 rule 3", "the tokens did not grow by the contributors'")
     demand(r.steps == p.steps + p.next.inner_steps, "§2.2.5 rule 3", "the steps did not grow by the round's")
     costs = overheads_after(p.next.overheads, [c.measured.overhead_us for c in voting(p, r)])
+    costs = costs if r.next.codec == p.next.codec else (0, 0, 0)
     demand(r.next.overheads == costs, "§2.11.1 rule 2", "the costs of the last rounds")
     demand(set(p.merged) <= set(r.merged), "§2.2.5 rule 3", "a merged lineage is gone")
     norms = sorted(c.measured.norm for c in r.contributors if c.measured.norm)
@@ -256,13 +257,17 @@ def voting(p: Record, r: Record) -> list[Contributor]:
 
 def check_steps(spec: RunSpec, p: Record, r: Record) -> None:
     """§2.11.2"""
-    steps = p.next.inner_steps
+    choice = (p.next.inner_steps, p.next.codec)
     if r.kind == COMMIT and spec.sync.gap_max == 0:
-        steps = spec.inner.steps
+        choice = (spec.inner.steps, spec.sync.codec)
     elif r.kind == COMMIT:
-        times = [c.measured.step_us for c in voting(p, r)]
-        steps = steps_after(steps, spec.sync.gap_max, len(r.contributors), times, r.next.overheads)
-    demand(r.next.inner_steps == steps, "§2.11.2", f"{r.next.inner_steps} inner steps instead of {steps}")
+        stated = [c.measured for c in voting(p, r)]
+        costs = overheads_after(p.next.overheads, [m.overhead_us for m in stated])
+        seats = {m.id: m.upload_kbps for m in p.voters}
+        lines = [c.measured.upload_kbps or seats[c.member] for c in voting(p, r)]
+        known = Known(len(r.contributors), [m.step_us for m in stated], lines, costs)
+        choice = choice_after(choice, spec.sync, spec.parameters, known)
+    demand((r.next.inner_steps, r.next.codec) == choice, "§2.11", f"{r.next.inner_steps} steps, {r.next.codec}: not {choice}")
 
 
 def audit(p: Record, r: Record) -> None:

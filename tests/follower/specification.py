@@ -95,6 +95,7 @@ class Sync:
     mixing: F64
     pairs: Annotated[Pairs | None, Opt(Pairs)]
     gap_max: U32
+    coarsest: Annotated[Codec | None, Opt(Codec)]
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,7 @@ def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:
         ("fragments", 1 <= s.fragments <= min(64, chunks)),
         ("overlap", s.overlap <= min(5, spec.inner.steps)),
         ("gap_max", s.gap_max == 0 or fits_gap(spec)),
+        ("coarsest", s.coarsest is None or (s.gap_max > 0 and s.codec.number < s.coarsest.number <= INT4)),
         ("mixing", 0 <= s.mixing < 1 and (s.mixing == 0 or (s.overlap > 0 and s.fragments == 1))),
     ]
     if s.mode == EVERY_STEP:

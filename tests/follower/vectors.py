@@ -91,6 +91,7 @@ def check_wire(path: Path) -> int:
     v = {name: bytes.fromhex(text) for name, text in lines}
     spec, run = read_spec(v["spec"])
     read_spec(v["spec-with-pairs"])
+    read_spec(v["spec-with-a-choice"])
     demand(read_spec(v["spec-from-weights"])[0].beginning == bytes([0xB1]) * 32, "§2.1.1", "the beginning is another")
     task = read_spec(v["spec-with-task"])[0].task
     schema = digest("starling task schema v1", v["task-schema"])

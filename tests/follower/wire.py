@@ -53,7 +53,7 @@ def u64(value: int) -> bytes:
 
 
 # The version of the protocol (§1.5.1).
-VERSION = 8
+VERSION = 9
 
 # The y coordinates of the points of order 1, 2, 4 and 8.
 P25519 = 2**255 - 19

@@ -1,8 +1,10 @@
 //! Simulated flocks: the time that their rounds take, and what their tokens are worth.
 
-use crate::rule::{Known, Rule, STEPS, STEPS_MAX};
-use starling_protocol::control::Figures;
+use crate::rule::{CODECS, Known, Rule, STEPS, STEPS_MAX};
+use starling_protocol::control::{Choice, Figures};
 use starling_protocol::record::{Measured, OVERHEADS};
+use starling_protocol::run::Codec;
+use starling_protocol::update;
 
 /// The part of a round's cost that neither bytes nor round trips explain, in microseconds.
 const FIXED_US: f64 = 50_000.0;
@@ -62,20 +64,20 @@ pub struct Flock {
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Played {
-    /// Goodput, as a share of that of the best fixed number of steps in each part of the run.
+    /// Goodput, as a share of that of the best fixed number of steps and codec in each part of the run.
     pub score: f64,
     /// Rounds until the steps are those of ten rounds on, after the start and after each change of the lines; the most.
     pub settled_in: usize,
     /// Changes of the direction in which the steps go.
     pub turns: usize,
-    pub last_steps: u32,
+    pub last: Choice,
 }
 
 impl Flock {
-    /// The mean cost of a round beyond its steps with int8 on a ring or with owners, in microseconds.
-    fn cost_us(&self, line: f64) -> f64 {
+    /// The mean cost of a round beyond its steps in a codec, on a ring or with owners, in microseconds.
+    fn cost_us(&self, line: f64, codec: Codec) -> f64 {
         let members = f64::from(self.members);
-        let bits = 2.0 * 8.0 * self.parameters as f64 * (members - 1.0) / members;
+        let bits = 2.0 * 8.0 * update::encoded_max(codec, self.parameters as usize) as f64 * (members - 1.0) / members;
         bits / (f64::from(self.uplink_mbit) * line) + 4000.0 * f64::from(self.rtt_ms) + FIXED_US
     }
 
@@ -85,25 +87,30 @@ impl Flock {
     }
 
     fn figures(&self, cost_us: f64) -> Figures {
-        Figures { step_us: self.step_us, overhead_us: cost_us.min(f64::from(u32::MAX)) as u32, members: self.members }
+        Figures {
+            step_us: self.step_us,
+            overhead_us: cost_us.min(f64::from(u32::MAX)) as u32,
+            wire_us: 0,
+            members: self.members,
+        }
     }
 
-    /// The most goodput of any fixed number of steps.
+    /// The most goodput of any fixed number of steps and any codec.
     fn best(&self, line: f64) -> f64 {
-        let figures = self.figures(self.cost_us(line));
-        (1..=STEPS_MAX).map(|steps| figures.goodput(steps)).fold(0.0, f64::max)
+        let figures = CODECS.map(|codec| self.figures(self.cost_us(line, codec)));
+        figures.iter().flat_map(|f| (1..=STEPS_MAX).map(|steps| f.goodput(steps))).fold(0.0, f64::max)
     }
 
     /// Plays a run.
     pub fn play(&self, rule: Rule, rounds: usize, seed: u64) -> Played {
         let mut random = Random(seed);
-        let (mut steps, mut overheads) = (STEPS, [0; OVERHEADS]);
+        let mut now = Choice { inner_steps: STEPS, codec: CODECS[0], overheads: [0; OVERHEADS] };
         let (mut ideal, mut real, mut tokens) = (0.0, 0.0, 0.0);
         let mut course = Vec::with_capacity(rounds);
         for round in 0..rounds {
             let progress = round as f64 / rounds as f64;
             let line = self.line(progress);
-            let cost = self.cost_us(line);
+            let (steps, cost) = (now.inner_steps, self.cost_us(line, now.codec));
             course.push(steps);
             let figures = self.figures(cost);
             // Parts of the run count by their rounds, so that a score does not depend on how long one lasts.
@@ -114,12 +121,13 @@ impl Flock {
                 .map(|_| Measured {
                     step_us: (f64::from(self.step_us) * random.around_one()) as u32,
                     overhead_us: (cost * random.around_one()).min(f64::from(u32::MAX)) as u32,
+                    upload_kbps: (f64::from(self.uplink_mbit) * line * 1000.0 * random.around_one()) as u32,
                     ..Measured::default()
                 })
                 .collect();
             let loss = (tokens / f64::from(STEPS)).max(1.0).powf(LOSS_POWER);
-            let known = Known { steps, measured: &measured, overheads, progress, loss, drawn: random.draw() };
-            (steps, overheads) = rule.next(&known);
+            let elements = self.parameters as usize;
+            now = rule.next(&Known { now, measured: &measured, elements, progress, loss, drawn: random.draw() });
         }
         let changes = if self.drops { DROP_BETWEEN.to_vec() } else { Vec::new() };
         let starts: Vec<usize> =
@@ -128,7 +136,7 @@ impl Flock {
             score: real / ideal,
             settled_in: starts.iter().map(|start| settled(&course[*start..])).max().unwrap_or(0),
             turns: turns(&course),
-            last_steps: course.last().copied().unwrap_or(STEPS),
+            last: now,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! `bench-control`: the flock's choice of its inner steps beside other rules, in simulated flocks.
+//! `bench-control`: the flock's choice of its inner steps and codec beside other rules, in simulated flocks.
 //!
 //! A round costs what its bytes take on the members' uplinks, four round trips, and a fixed part, all with noise; a token
 //! is worth what the law of rounds says. So the bench shows how well a rule chooses where that law holds, not whether
 //! it holds. Each rule plays the same flocks with the same noise. Its *score* is its goodput, as a share of what the
-//! best fixed number of steps gives there.
+//! best fixed number of steps in the best codec gives there.
 
 mod flock;
 mod rule;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 /// Rounds after which steps should be settled, after the start and after a change of the lines.
 const SETTLED_IN: usize = 12;
 
-/// Compare rules that choose the inner steps of rounds, in simulated flocks
+/// Compare rules that choose the inner steps and the codec of rounds, in simulated flocks
 #[derive(Parser)]
 struct Arguments {
     /// Rounds of each run
@@ -43,7 +43,8 @@ fn main() -> Result<()> {
             let row = json!({
                 "bench": "control", "rule": rule.name(), "uplink_mbit": flock.uplink_mbit, "rtt_ms": flock.rtt_ms,
                 "members": flock.members, "parameters": flock.parameters, "step_us": flock.step_us, "drops": flock.drops,
-                "score": one.score, "settled_in": one.settled_in, "turns": one.turns, "steps": one.last_steps,
+                "score": one.score, "settled_in": one.settled_in, "turns": one.turns, "steps": one.last.inner_steps,
+                "codec": one.last.codec.name(),
                 "rounds": arguments.rounds, "seed": arguments.seed,
             });
             append_row(json_file.as_deref(), &row)?;
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
         }
     }
     println!(
-        "goodput by that of the best fixed number of steps, in {} flocks of {} rounds\n",
+        "goodput by that of the best fixed number of steps and codec, in {} flocks of {} rounds\n",
         flocks.len(),
         arguments.rounds
     );

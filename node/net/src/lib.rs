@@ -58,13 +58,13 @@ use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/8");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/9");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/8");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/9");
 /// The exchange of a pair of members between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/8");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/9");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/8");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/9");
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,10 @@ const FIXED: &[(&[&str], &str)] = &[
     (SHAPE, "the shape of the model is that of every state and update"),
     (TOKENIZER, "the model knows the tokens of this one alone"),
     (&["data", "sources", "text", "holdout"], "every position of the run names a sequence of this text"),
-    (&["codec", "k", "engine", "sync", "fragments", "overlap", "mixing"], "all updates of a run are made in one way"),
+    (
+        &["codec", "k", "engine", "sync", "fragments", "overlap", "mixing"],
+        "nodes add updates up as the run file says from the first round on",
+    ),
     (&["outer", "momentum"], "the outer optimizer's moments belong to it"),
     (&["steps", "batch", "accumulate"], "leases are cut to it"),
     (&["beta1", "beta2", "eps"], "the optimizer's moments belong to it"),

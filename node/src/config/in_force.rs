@@ -3,10 +3,10 @@
 use super::flock_tables::{AdmissionName, AdmissionTable, JoinTable, MinorityName, PartitionTable};
 use super::model_table::ModelTable;
 use super::run_file::{BudgetTable, DataMode, DataTable, InnerTable, OuterRate, OuterTable, RunFile, Written};
-use super::sync_table::{GOSSIP, GossipTable, SyncTable};
+use super::sync_table::{AUTO, GOSSIP, GossipTable, SyncTable};
 use super::task_table::TaskTable;
 use starling_kernels::ModelConfig;
-use starling_protocol::run::{AdmissionMode, Codec, Minority, ModelSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::run::{AdmissionMode, Codec, EngineKind, Minority, ModelSpec, RunSpec, SyncMode, SyncSpec};
 
 /// The run file that gives this specification; the text is named by `data`, since a specification has only digests.
 pub fn run_file(spec: &RunSpec, data: DataTable) -> RunFile {
@@ -91,12 +91,16 @@ fn preset_of(model: &ModelSpec) -> String {
 fn sync_table(sync: &SyncSpec) -> SyncTable {
     SyncTable {
         mode: sync.mode.name().into(),
-        codec: Some(sync.codec.name().into()),
+        codec: Some(if sync.coarsest.is_some() { AUTO.into() } else { sync.codec.name().into() }),
         k: match sync.codec {
             Codec::TopK { k } => Some(k),
             _ => None,
         },
-        engine: Some(if sync.gossip.is_some() { GOSSIP.into() } else { sync.engine.name().into() }),
+        engine: Some(match sync.engine {
+            _ if sync.gossip.is_some() => GOSSIP.into(),
+            EngineKind::Ring if sync.coarsest.is_some() => AUTO.into(),
+            engine => engine.name().into(),
+        }),
         fragments: sync.fragments,
         overlap: sync.overlap,
         mixing: sync.mixing,

@@ -349,6 +349,7 @@ impl RunFile {
         // A number of rounds, or of their steps, is the user's own choice.
         let is_free = self.inner.steps.is_none() && self.budget.rounds == 0 && optimizer == Optimizer::Muon;
         spec.sync.gap_max = self.sync.gap_max(&spec, is_free)?;
+        spec.sync.coarsest = self.sync.coarsest(spec.sync.gap_max);
         spec.validate().map_err(|e| Failure::new(Code::Usage, self.as_written(e)))?;
         Ok(spec)
     }

@@ -179,6 +179,18 @@ fn the_flock_chooses_its_steps_where_it_may_and_nobody_has() {
     assert_eq!(of("[inner]\nsteps = 10\n[sync]\nadapt = true\n"), Ok((10, 512)));
     assert_eq!(of("[inner]\nsteps = 1000\n[sync]\nadapt = true\n"), Ok((1000, 1000)));
     assert_eq!(of("[budget]\nrounds = 40\n[sync]\ngap_max = 64\n"), Ok((30, 64)));
+    let coarsest = |text: &str| {
+        let file: RunFile = toml::from_str(&format!("name = \"a\"\n{text}")).expect("it parses");
+        let sync = file.spec(data(), 256).expect(text).sync;
+        (sync.codec, sync.engine, sync.coarsest)
+    };
+    let (int8, int4, ring, owners) = (Codec::Int8, Codec::Int4, EngineKind::Ring, EngineKind::Owners);
+    assert_eq!(coarsest(""), (int8, ring, Some(int4)));
+    assert_eq!(coarsest("[sync]\ncodec = \"auto\"\nengine = \"auto\"\n"), (int8, ring, Some(int4)));
+    assert_eq!(coarsest("[sync]\nengine = \"owners\"\n"), (int8, owners, Some(int4)));
+    assert_eq!(coarsest("[sync]\nengine = \"ring\"\n"), (int8, ring, None), "int4 does not go around a ring");
+    assert_eq!(coarsest("[sync]\ncodec = \"int8\"\n"), (int8, ring, None), "it is named");
+    assert_eq!(coarsest("[inner]\nsteps = 30\n"), (int8, ring, None), "nothing is chosen");
     let refused = |text: &str| of(text).expect_err(text);
     assert!(refused("[sync]\nadapt = false\ngap_max = 64\n").contains("sync.gap_max = 64 means nothing"));
     assert!(refused("[sync]\ngap_max = 0\n").contains("sync.adapt = false"));

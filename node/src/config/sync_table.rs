@@ -15,21 +15,23 @@ const K_DEFAULT: u16 = 64;
 pub(super) const GOSSIP: &str = "gossip";
 /// The most inner steps that the flock chooses, unless the file says another number.
 const GAP_MAX_DEFAULT: u32 = 512;
+/// The codec or engine that the flock chooses, or that follows from the others, as if none were named.
+pub(super) const AUTO: &str = "auto";
 /// Names of codecs.
-const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
+const CODECS: [&str; 5] = ["bf16", "int8", "int4", "top-k", AUTO];
 
 /// `[sync]`: what is averaged, and how updates travel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncTable {
     pub mode: String,
-    /// Left out: int8, or bf16 where every step is averaged.
+    /// Left out: bf16 where every step is averaged, else int8, or int4 where the flock finds that its lines bind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codec: Option<String>,
     /// Entries of each 4096 values that top-k keeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub k: Option<u16>,
-    /// Left out: a ring for codecs that go around one, else owners.
+    /// Left out: a ring for codecs that go around one, else owners. A ring that is named keeps to int8 or bf16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
     /// Parts of the parameters that take turns; 1 = all at once.
@@ -102,7 +104,7 @@ impl SyncTable {
             SyncMode::Rounds => Codec::Int8,
             SyncMode::EveryStep => Codec::Bf16,
         };
-        let codec = match (self.codec.as_deref().unwrap_or(default.name()), self.k) {
+        let codec = match (named(&self.codec).unwrap_or(default.name()), self.k) {
             ("top-k", k) => Codec::TopK { k: k.unwrap_or(K_DEFAULT) },
             ("bf16", None) => Codec::Bf16,
             ("int8", None) => Codec::Int8,
@@ -114,7 +116,7 @@ impl SyncTable {
             }
             (name, _) => return Err(unknown("sync.codec", name, &CODECS)),
         };
-        let gossip = match (&self.gossip, self.engine.as_deref()) {
+        let gossip = match (&self.gossip, named(&self.engine)) {
             (gossip, Some(GOSSIP)) => Some(gossip.clone().unwrap_or_default().spec(inner_steps)),
             (Some(gossip), None) => Some(gossip.spec(inner_steps)),
             (None, _) => None,
@@ -125,18 +127,18 @@ impl SyncTable {
                 return Err(Failure::message(Code::Usage, why));
             }
         };
-        let engine = match &self.engine {
+        let engine = match named(&self.engine) {
             // Gossip needs owners: they add up what the pairs have mixed.
             _ if gossip.is_some() => EngineKind::Owners,
             None if codec.suits_rings() => EngineKind::Ring,
             None => EngineKind::Owners,
             Some(name) => name.parse().map_err(|_| {
-                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).chain([GOSSIP]).collect();
+                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).chain([GOSSIP, AUTO]).collect();
                 unknown("sync.engine", name, &names)
             })?,
         };
         let Self { fragments, overlap, mixing, .. } = *self;
-        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, gossip, gap_max: 0 })
+        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, gossip, gap_max: 0, coarsest: None })
     }
 
     /// The most inner steps that the flock may choose in a run with this specification; 0 = none but `inner.steps`. If
@@ -161,6 +163,13 @@ impl SyncTable {
         }
     }
 
+    /// The coarsest codec that a flock may choose whose steps are chosen up to `gap_max`: int4, unless the table names a
+    /// codec, or a ring, where int4 does not go around.
+    pub fn coarsest(&self, gap_max: u32) -> Option<Codec> {
+        let is_free = named(&self.codec).is_none() && named(&self.engine) != Some(EngineKind::Ring.name());
+        (is_free && gap_max > 0).then_some(Codec::Int4)
+    }
+
     /// What is averaged.
     pub fn mode(&self) -> Result<SyncMode, Failure> {
         self.mode.parse().map_err(|_| {
@@ -168,6 +177,11 @@ impl SyncTable {
             unknown("sync.mode", &self.mode, &names)
         })
     }
+}
+
+/// The name that a key gives, if it gives one.
+fn named(key: &Option<String>) -> Option<&str> {
+    key.as_deref().filter(|name| *name != AUTO)
 }
 
 /// Reads a table, or a mode alone: `sync = "every-step"`.

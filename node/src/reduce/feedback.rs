@@ -111,6 +111,18 @@ impl Feedback {
         }
     }
 
+    /// Gives the residuals up if the next round has a codec that leaves nothing out: what the last contribution left out
+    /// is lost, which is its rounding.
+    pub(super) fn keep_for(&self, codec: Codec) {
+        let mut residuals = self.residuals();
+        let on_disk = self.disk.as_ref().is_some_and(|disk| !disk.is_empty());
+        if !leaves_out(codec) && (on_disk || residuals.holds_something()) {
+            residuals.staged.clear();
+            residuals.give_up();
+            residuals.stale = true;
+        }
+    }
+
     /// Gives the residuals up: the lineage goes on from a state that no records known to this node lead to.
     ///
     /// # Errors
@@ -143,9 +155,11 @@ impl Feedback {
     /// Settles, and writes the present residuals unless the disk has them. Meant for the background.
     pub fn keep(&self) {
         self.settle();
-        if let Some(disk) = &self.disk {
-            unsaved(disk.keep(&self.residuals));
+        let Some(disk) = &self.disk else { return };
+        if std::mem::take(&mut self.residuals().stale) {
+            unsaved(disk.clear());
         }
+        unsaved(disk.keep(&self.residuals));
     }
 
     /// The L2 norm that a READY states: that of the contribution with what earlier ones left out. None for codecs that
@@ -191,6 +205,11 @@ impl Feedback {
         residuals.staged.push(Staged { key, terms: terms.clone(), sums: BTreeMap::new() });
         Share { feedback: Some(Arc::clone(self)), key, terms }
     }
+}
+
+/// Whether payloads in this codec leave anything out that is offered again.
+pub(super) fn leaves_out(codec: Codec) -> bool {
+    decay(codec).is_some()
 }
 
 fn unsaved(result: Result<(), StoreError>) {

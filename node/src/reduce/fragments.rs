@@ -85,6 +85,7 @@ impl FragmentFeedback {
         let stepped = passed.taken.map(|round| self.fragments.turn(round));
         for (index, feedback) in self.of.iter().enumerate() {
             feedback.pass(passed.mark, stepped == Some(index));
+            feedback.keep_for(passed.codec);
         }
     }
 

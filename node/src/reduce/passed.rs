@@ -1,7 +1,9 @@
 //! The effect of a lineage's records on residuals: each COMMIT that averaged something of this node consumes them.
 
+use super::feedback::leaves_out;
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::Record;
+use starling_protocol::run::Codec;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId};
 use starling_store::{Store, StoreError};
@@ -30,6 +32,8 @@ pub struct Passed {
     pub mark: Mark,
     /// The round of the contribution of this node that it took in, if it did; the round names the fragment.
     pub taken: Option<u64>,
+    /// The codec of the round after it.
+    pub codec: Codec,
 }
 
 impl Passed {
@@ -37,7 +41,7 @@ impl Passed {
     pub fn of(record: &Record, me: &NodeId) -> Self {
         let mine = record.changes_state() && record.contributors.iter().any(|c| c.member == *me);
         let mark = Mark { lineage: record.lineage, seq: record.seq, set: record.set() };
-        Self { mark, taken: mine.then_some(record.round) }
+        Self { mark, taken: mine.then_some(record.round), codec: record.next.codec }
     }
 }
 
@@ -58,7 +62,10 @@ pub(super) fn last_taken(
         // A record before a snapshot may be missing here, or not be an ancestor.
         let leads = |record: &Record| child.as_ref().is_none_or(|child| child.parent == record.digest());
         let Some(record) = store.record(seq)?.filter(leads) else { break };
-        let Passed { mark, taken } = Passed::of(&record, me);
+        let Passed { mark, taken, codec } = Passed::of(&record, me);
+        if !leaves_out(codec) {
+            break;
+        }
         if let Some(round) = taken {
             marks[fragments.turn(round)].get_or_insert(mark);
         }

@@ -92,7 +92,7 @@ pub fn variants(
     (elements, residuals): (usize, &Residuals),
     gossip: Option<PairRouter>,
 ) -> Variants {
-    let mut parts: Vec<Box<dyn Variant>> = vec![Box::new(Merging::new(store, residuals.shared(), spec.sync.codec))];
+    let mut parts: Vec<Box<dyn Variant>> = vec![Box::new(Merging::new(store, residuals.shared()))];
     if spec.sync.streams() {
         parts.push(Box::new(Streaming::new(spec, elements, data)));
     } else if spec.task.is_some() {

@@ -132,7 +132,7 @@ impl Driver {
         let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
         let trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
         let mut driver = Driver {
-            reductions: Reductions::new(parts.run, parts.spec.sync.engine),
+            reductions: Reductions::new(parts.run, parts.spec.sync.clone()),
             spec: parts.spec,
             run: parts.run,
             me: parts.me,

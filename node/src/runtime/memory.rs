@@ -111,8 +111,9 @@ impl MemoryNeed {
         };
         // A machine without room for the copies may still go on for long.
         if needed.saturating_sub(self.copies) > machine.total {
-            let advice = "set a smaller model.preset or inner.batch in the run file, take a larger machine, or, if a \
-                          card with memory of its own trains the model, name it with --device";
+            let advice = "set a smaller model.preset or inner.batch, or sync.codec = \"int8\" (which keeps no \
+                          residuals), in the run file, take a larger machine, or, if a card with memory of its own \
+                          trains the model, name it with --device";
             let why = format!("{}: {advice}", says(machine.total, " in all"));
             return Err(Failure::message(Code::Usage, why));
         }
@@ -157,7 +158,7 @@ fn shared(parameters: u64, sync: &SyncSpec) -> (u64, u64) {
     // steps ahead.
     let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
     let copies = u64::from(sync.mode.vectors()) * vector;
-    let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
+    let vectors = u64::from(sync.mode.vectors()) + own + if sync.coarsest_codec().suits_rings() { 3 } else { 5 };
     let shared = vectors * vector + copies + mixing(parameters, sync);
     (shared, copies)
 }

@@ -16,7 +16,6 @@ use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::limits::MERGED_MAX;
 use starling_protocol::message::Message;
 use starling_protocol::record::Record;
-use starling_protocol::run::Codec;
 use starling_protocol::{Digest, wire};
 use starling_store::Store;
 use std::collections::BTreeMap;
@@ -84,13 +83,12 @@ fn insert(map: &mut BTreeMap<Digest, u64>, lineage: Digest, value: u64) {
 pub struct Merging {
     store: Arc<Store>,
     feedback: Arc<FragmentFeedback>,
-    codec: Codec,
     merges: Merges,
 }
 
 impl Merging {
-    pub fn new(store: Arc<Store>, feedback: Arc<FragmentFeedback>, codec: Codec) -> Self {
-        Self { store, feedback, codec, merges: Merges::default() }
+    pub fn new(store: Arc<Store>, feedback: Arc<FragmentFeedback>) -> Self {
+        Self { store, feedback, merges: Merges::default() }
     }
 
     fn hold(&mut self, difference: Difference, desk: &mut Desk<'_>) {
@@ -136,7 +134,7 @@ impl Merging {
             return;
         };
         let (store, results) = (self.store.clone(), desk.results.clone());
-        let (feedback, codec) = (Arc::clone(&self.feedback), self.codec);
+        let (feedback, codec) = (Arc::clone(&self.feedback), desk.state.head().record.next.codec);
         tokio::spawn(async move {
             let mixing = move || {
                 let mut mixed = difference::mix(&store, &own, tokens, &merge)?;

@@ -8,7 +8,7 @@ use crate::reduce::{
     BulkRouter, LatticeReducer, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer, Sums,
 };
 use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::run::EngineKind;
+use starling_protocol::run::{EngineKind, SyncSpec};
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// The attempt under way, its streams, and the parts and sums that attempts at one record share.
 pub struct Reductions {
     pub run: Digest,
-    engine: EngineKind,
+    sync: SyncSpec,
     router: BulkRouter,
     pub parts: Arc<Parts>,
     pub sums: Arc<Sums>,
@@ -32,8 +32,8 @@ struct Reduction {
 }
 
 impl Reductions {
-    pub fn new(run: Digest, engine: EngineKind) -> Self {
-        Self { run, engine, router: BulkRouter::new(run), parts: Arc::default(), sums: Arc::default(), current: None }
+    pub fn new(run: Digest, sync: SyncSpec) -> Self {
+        Self { run, sync, router: BulkRouter::new(run), parts: Arc::default(), sums: Arc::default(), current: None }
     }
 
     /// Hands on a stream that a peer opened for an attempt.
@@ -41,11 +41,11 @@ impl Reductions {
         self.router.route(from, stream);
     }
 
-    /// Starts the run's engine, or in a flock of several rows that of rows and columns, in place of the attempt before;
+    /// Starts the engine for the round's codec, or in a flock of several rows that of rows and columns, in place of the attempt before;
     /// the result goes to `results`. The work ahead of it is kept until it is taken, or the attempt is over.
     pub fn start(&mut self, (job, ahead): (ReduceJob, Option<Ahead>), net: NetHandle, results: mpsc::Sender<Outcome>) {
         let (key, links) = (job.key, NetLinks::new(net, self.router.clone()));
-        let engine: Box<dyn ReduceEngine> = match self.engine {
+        let engine: Box<dyn ReduceEngine> = match self.sync.engine_for(job.codec) {
             _ if !job.grid.is_one_row() => Box::new(LatticeReducer::new(links)),
             EngineKind::Ring => Box::new(RingReducer::new(links)),
             EngineKind::Owners => Box::new(OwnersReducer::new(links)),

@@ -1,13 +1,14 @@
-//! Why a round has as many inner steps as it has: the figures of the last record, and what other numbers would give.
+//! Why a round has as many inner steps as it has, and its codec: the figures of the last record, and what other choices
+//! would give.
 
 use super::names::short;
 use serde::{Deserialize, Serialize};
-use starling_protocol::control::{Figures, GAIN_MIN};
-use starling_protocol::record::{Measured, Record};
-use starling_protocol::run::RunSpec;
+use starling_protocol::control::{self, Figures, GAIN_MIN, Room};
+use starling_protocol::record::Record;
+use starling_protocol::run::{Codec, RunSpec};
 use std::fmt::Write;
 
-/// The choice of the next round's inner steps, recomputed from a record.
+/// The choice of the next round's inner steps and codec, recomputed from a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceStatus {
     pub seq: u64,
@@ -22,8 +23,23 @@ pub struct ChoiceStatus {
     pub figures: Option<FiguresStatus>,
     /// The number at hand first, then half as many and twice as many, as far as there are figures.
     pub numbers: Vec<NumberStatus>,
+    /// The codec of the round after the record, and its engine.
+    pub codec: String,
+    pub engine: String,
+    /// The codecs among which the flock chooses, as far as there are figures; empty if the run file names one.
+    pub codecs: Vec<CodecStatus>,
     /// The statements of the contributors.
     pub stated: Vec<StatedStatus>,
+}
+
+/// The expected result of a codec.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CodecStatus {
+    pub codec: String,
+    /// The cost of a round beyond its inner steps.
+    pub overhead_seconds: f64,
+    /// Goodput at the best number of steps.
+    pub goodput: f64,
 }
 
 /// Medians of what the contributors stated.
@@ -33,6 +49,8 @@ pub struct FiguresStatus {
     /// The cost of a round beyond its inner steps, and the part of it in which updates are added up.
     pub overhead_seconds: f64,
     pub reduce_seconds: f64,
+    /// The time for which the median line is full; 0 if its rate is unknown.
+    pub wire_seconds: f64,
     pub contributors: u32,
 }
 
@@ -63,10 +81,21 @@ impl ChoiceStatus {
     /// The choice in `record`, which is the newest one.
     pub fn of(spec: &RunSpec, record: &Record) -> Self {
         // Those that vote now, where the rule takes those that voted before: it differs only if one was promoted.
-        let voters = record.contributors.iter().filter(|c| record.votes(&c.member));
-        let measured: Vec<Measured> = voters.map(|c| c.measured).collect();
-        let figures = Figures::of(&measured, &record.next.overheads, record.contributors.len());
-        let now = record.next.inner_steps;
+        let measured = control::of_voters(record, record.contributors.iter().map(|c| (&c.member, &c.measured)));
+        let (now, codec) = (record.next.inner_steps, record.next.codec);
+        // A run that fixes both shows what a choice would go by.
+        let elements = usize::try_from(spec.parameters()).unwrap_or(usize::MAX);
+        let room = Room::of(spec).unwrap_or_else(|| Room { steps: now, rungs: vec![codec], elements });
+        let bytes = room.bytes(codec);
+        let figures = Figures::of(&measured, &record.next.overheads, record.contributors.len(), bytes);
+        let rung = |figures: &Figures, other: Codec| {
+            let expected = room.with(figures, (codec, other));
+            CodecStatus {
+                codec: other.to_string(),
+                overhead_seconds: seconds(expected.overhead_us),
+                goodput: expected.peak(now, room.steps),
+            }
+        };
         let number = |figures: &Figures, steps: u32| NumberStatus {
             inner_steps: steps,
             training: figures.training(steps),
@@ -86,10 +115,18 @@ impl ChoiceStatus {
                 .flat_map(|figures| [now, now / 2, now.saturating_mul(2)].map(|steps| number(figures, steps)))
                 .filter(|number| number.inner_steps > 0)
                 .collect(),
+            codec: codec.to_string(),
+            engine: spec.sync.engine_for(codec).name().to_owned(),
+            codecs: figures
+                .iter()
+                .filter(|_| spec.sync.coarsest.is_some())
+                .flat_map(|figures| room.rungs.iter().map(|other| rung(figures, *other)))
+                .collect(),
             figures: figures.map(|figures| FiguresStatus {
                 step_seconds: seconds(figures.step_us),
                 overhead_seconds: seconds(figures.overhead_us),
                 reduce_seconds: seconds(reduce_us.min(figures.overhead_us)),
+                wire_seconds: seconds(figures.wire_us),
                 contributors: figures.members,
             }),
             stated: record
@@ -118,7 +155,7 @@ impl ChoiceStatus {
             return out + &format!("the flock cannot choose another number {why}\n");
         }
         let Some(figures) = &self.figures else {
-            return out + self.unknown();
+            return out + self.unknown() + &self.way(".\n");
         };
         let _ = writeln!(
             out,
@@ -132,7 +169,29 @@ impl ChoiceStatus {
             let _ =
                 writeln!(out, "{:>13}   {training:>14.1} %   {worth:>14.1} %   {goodput:>5.1} %", number.inner_steps);
         }
-        out + &self.reason(figures) + &self.statements()
+        out + &self.reason(figures) + &self.codecs(figures) + &self.statements()
+    }
+
+    /// The way in which updates travel, and what follows.
+    fn way(&self, and: &str) -> String {
+        format!("updates travel as {} by {}{and}", self.codec, if self.engine == "ring" { "a ring" } else { "owners" })
+    }
+
+    /// The lines about codecs.
+    fn codecs(&self, figures: &FiguresStatus) -> String {
+        if self.codecs.is_empty() {
+            return self.way(", which the run file says\n");
+        }
+        let line = match figures.wire_seconds {
+            0.0 => "how fast the median line is, is not known yet\n".to_owned(),
+            wire => format!("the median line is full for {wire:.2} s of a round\n"),
+        };
+        let mut out = self.way(&format!(", which the flock has chosen: {line}"));
+        out += "codec   a round beyond its steps   goodput at the best steps\n";
+        for CodecStatus { codec, overhead_seconds, goodput } in &self.codecs {
+            let _ = writeln!(out, "{codec:<5}   {overhead_seconds:>22.2} s   {:>23.1} %", goodput * 100.0);
+        }
+        out
     }
 
     fn unknown(&self) -> &'static str {

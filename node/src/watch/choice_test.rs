@@ -1,5 +1,7 @@
 use super::*;
+use starling_protocol::control::Room;
 use starling_protocol::record::Contributor;
+use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, sample};
 
 /// The newest record of a flock of `nodes`, in rounds of `steps`, in which each states these microseconds.
@@ -53,13 +55,30 @@ fn the_limit_that_binds_is_named() {
 }
 
 #[test]
+fn codecs_are_compared_where_the_flock_chooses_one() {
+    let (mut spec, mut record) = record(4, 60, [50_000, 900_000, 800_000]);
+    (spec.sync.gap_max, spec.sync.coarsest) = (512, Some(Codec::Int4));
+    let bytes = Room::of(&spec).expect("it has room").bytes(Codec::Int8) as u64;
+    // A line that is full for half a second.
+    let kbps = u32::try_from(16 * bytes * 3 / 4 / 500).expect("it fits");
+    record.contributors.iter_mut().for_each(|contributor| contributor.measured.upload_kbps = kbps);
+    let chosen = ChoiceStatus::of(&spec, &record);
+    assert_eq!(chosen.codecs.iter().map(|row| &row.codec[..]).collect::<Vec<_>>(), ["int8", "int4"]);
+    let [int8, int4] = &chosen.codecs[..] else { panic!("two rows: {chosen:?}") };
+    assert!((int8.overhead_seconds, int4.overhead_seconds < 0.7) == (0.9, true) && int4.goodput > int8.goodput);
+    let text = chosen.text();
+    assert!(text.contains("int8 by a ring, which the flock has chosen: the median line is full for 0.50 s"), "{text}");
+    let fixed = ChoiceStatus::of(&RunSpec { sync: sample::spec().sync, ..spec }, &record).text();
+    assert!(fixed.contains("updates travel as int8 by a ring, which the run file says"), "{fixed}");
+}
+
+#[test]
 fn what_is_not_known_is_said() {
-    assert!(text(1, 30, 512, [50_000, 1, 1]).ends_with("without averaging there is nothing to choose\n"));
-    assert!(
-        text(2, 30, 512, [50_000, 0, 0])
-            .ends_with("that takes three rounds of two nodes or more, whose voters measured it\n")
-    );
-    assert!(text(0, 30, 512, [50_000, 1, 1]).ends_with("the number is that of the round before\n"));
+    assert!(text(1, 30, 512, [50_000, 1, 1]).contains("without averaging there is nothing to choose\n"));
+    assert!(text(2, 30, 512, [50_000, 0, 0]).ends_with(
+        "that takes three rounds of two nodes or more, whose voters measured it\nupdates travel as int8 by a ring.\n"
+    ));
+    assert!(text(0, 30, 512, [50_000, 1, 1]).contains("the number is that of the round before\n"));
     let (mut spec, mut record) = record(0, 30, [50_000, 1, 1]);
     (record.seq, spec.sync.gap_max) = (0, 512);
     assert!(ChoiceStatus::of(&spec, &record).text().contains("which are the run file's"));

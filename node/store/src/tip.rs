@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Layout of the data folder. Raised with every incompatible change, of records as well; 1 knew neither certificates
 /// nor vote states, 2 no amendments, 3 no cells, 4 no inner optimizer; in 5 votes were signed for protocol 7.
-pub(crate) const FORMAT: u32 = 6;
+pub(crate) const FORMAT: u32 = 7;
 /// Candidates kept on top of one head: the newest, and always the one that the vote state names.
 pub(crate) const CANDIDATES_KEPT: usize = 4;
 

@@ -20,7 +20,7 @@ pub(super) struct Blame {
 impl Round {
     /// The member to blame for a stalled attempt. No node blames itself: the others do.
     pub fn blame(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
-        match ctx.spec.sync.engine {
+        match ctx.spec.sync.engine_for(self.head.record.next.codec) {
             EngineKind::Ring if self.head.grid.is_one_row() => self.bad_hop(attempt, ctx),
             EngineKind::Ring | EngineKind::Owners => self.bad_link(attempt, ctx),
         }

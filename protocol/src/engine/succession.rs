@@ -2,14 +2,12 @@
 //! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
 use crate::amendment::Settings;
-use crate::control;
+use crate::control::{self, Choice};
 use crate::difference::Limits;
 use crate::grid::{self, Cell, Sitter};
 use crate::lease::{self, Pool};
 use crate::mutation::{Mutation, mutated};
-use crate::record::{
-    Contributor, GrantUse, Measured, Member, NextRound, OVERHEADS, Record, RecordKind, Role, Span, lineage, merged_with,
-};
+use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
 use probation::Probation;
@@ -71,7 +69,7 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
         merged: Vec::new(),
         grants: Vec::new(),
         revoked: Vec::new(),
-        next: next_round(spec, (steps, Default::default()), vec![member]),
+        next: next_round(Choice::first(spec), vec![member]),
         amended: None,
     })
 }
@@ -90,8 +88,8 @@ pub fn commit(
 ) -> Option<Record> {
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
     let following = following(parent, parent_digest, spec, contributions)?;
-    let Following { members, cursor, free, grants, revoked, control } = following;
-    let ring = tour::ring(parent, &parent_digest, spec, contributions, &members);
+    let Following { members, cursor, free, grants, revoked, choice } = following;
+    let ring = tour::ring(parent, &parent_digest, (spec, choice.codec), contributions, &members);
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
     let amended = amending::chosen(parent, spec, contributions);
@@ -114,7 +112,7 @@ pub fn commit(
         merged: merging::merged(parent, contributions),
         grants,
         revoked,
-        next: NextRound { merge_tokens, merge_norm_bits, ring, settings, ..next_round(spec, control, members) },
+        next: NextRound { merge_tokens, merge_norm_bits, ring, settings, ..next_round(choice, members) },
         amended,
     })
 }
@@ -128,8 +126,8 @@ pub fn lease_after(
     contributions: &[SignedReady],
     member: &NodeId,
 ) -> Option<(Span, u32)> {
-    let Following { members, control: (inner_steps, _), .. } = following(parent, parent_digest, spec, contributions)?;
-    members.into_iter().find(|seat| seat.id == *member).map(|seat| (seat.lease, inner_steps))
+    let Following { members, choice, .. } = following(parent, parent_digest, spec, contributions)?;
+    members.into_iter().find(|seat| seat.id == *member).map(|seat| (seat.lease, choice.inner_steps))
 }
 
 /// The members of the round after a COMMIT with their leases, and the positions that are left to lease.
@@ -139,8 +137,7 @@ struct Following {
     free: Vec<Span>,
     grants: Vec<GrantUse>,
     revoked: Vec<Digest>,
-    /// The round's inner steps, and what the rounds before it cost.
-    control: (u32, [u32; OVERHEADS]),
+    choice: Choice,
 }
 
 /// The part of a COMMIT that follows from the contributions alone; None when they cannot stand after `parent`.
@@ -160,11 +157,10 @@ fn following(
     let turnover = Turnover::new(parent, parent_digest, contributions, probation);
     let (mut seats, grants) = turnover.seats();
     take_cells(parent, &parent_digest, seats.iter_mut().map(|seat| (&mut seat.member, seat.settled)));
-    let voters = contributions.iter().filter(|c| parent.votes(&c.member));
-    let measured: Vec<Measured> = voters.map(|c| c.ready.measured).collect();
-    let control = control::next(spec, &parent.next, &measured, contributions.len());
-    let (members, cursor, free) = leases(parent, (spec, control.0), contributions, seats)?;
-    Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked(), control })
+    let measured = control::of_voters(parent, contributions.iter().map(|c| (&c.member, &c.ready.measured)));
+    let choice = Choice::after(spec, &parent.next, &measured, contributions.len());
+    let (members, cursor, free) = leases(parent, (spec, choice.inner_steps), contributions, seats)?;
+    Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked(), choice })
 }
 
 /// Gives members, by ascending id, their cells in the grid (`docs/protocol/2-records.md` §2.10.2); each with whether it
@@ -281,10 +277,10 @@ fn units_max((spec, inner_steps): (&RunSpec, u32), is_known: bool) -> u32 {
     lease::units_max(inner_steps, unit(spec), is_known && spec.task.is_none())
 }
 
-fn next_round(spec: &RunSpec, (inner_steps, overheads): (u32, [u32; OVERHEADS]), members: Vec<Member>) -> NextRound {
+fn next_round(Choice { inner_steps, codec, overheads }: Choice, members: Vec<Member>) -> NextRound {
     NextRound {
         inner_steps,
-        codec: spec.sync.codec,
+        codec,
         overheads,
         merge_tokens: 0,
         merge_norm_bits: 0,

@@ -1,7 +1,7 @@
 //! The rules for the shape of a record, by itself and after its parent.
 
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
-use super::{Measured, Member, NextRound, OVERHEADS, Record, RecordKind, Role, Span};
+use super::{Member, NextRound, OVERHEADS, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::amendment::Settings;
 use crate::control;
@@ -85,8 +85,8 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
         let same = forks || mutated!(Mutation::AnySkip) || (record.next == parent.next && record.free == parent.free);
         rule(same, "next", "be that of the record before in a skip")?;
         rule(!forks || record.merge_limits() == Limits::default(), "next", "allow no merge after a fork")?;
-        let pace = |record: &Record| (record.next.inner_steps, record.next.overheads);
-        rule(pace(record) == pace(parent), "next", "have the inner steps and costs of the record before in a fork")?;
+        let pace = |record: &Record| (record.next.inner_steps, record.next.codec, record.next.overheads);
+        rule(pace(record) == pace(parent), "next", "have the steps, codec and costs of the record before in a fork")?;
         tenures(record, parent)?;
         let merged = if forks { merged_with(&parent.merged, parent.lineage) } else { parent.merged.clone() };
         return rule(record.merged == merged, "merged", "be that of the record before, and in a fork its lineage");
@@ -105,9 +105,9 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     rule(record.merge_limits() == limits, "next", "limit merges by its contributors")?;
     let steps = parent.steps.checked_add(parent.next.inner_steps.into());
     rule(steps == Some(record.steps), "steps", "grow by those of the round")?;
-    let voters = record.contributors.iter().filter(|c| parent.votes(&c.member));
-    let measured: Vec<Measured> = voters.map(|c| c.measured).collect();
-    let overheads = control::overheads(&parent.next.overheads, &measured);
+    let measured = control::of_voters(parent, record.contributors.iter().map(|c| (&c.member, &c.measured)));
+    let same = record.next.codec == parent.next.codec || mutated!(Mutation::KeepCosts);
+    let overheads = if same { control::overheads(&parent.next.overheads, &measured) } else { [0; OVERHEADS] };
     rule(record.next.overheads == overheads, "next", "keep the costs that its contributors measured")?;
     let kept = parent.merged.iter().all(|lineage| record.merged.binary_search(lineage).is_ok());
     rule(kept, "merged", "hold what the record before holds")?;

@@ -236,6 +236,12 @@ impl RunSpec {
     /// The controller's choice of the inner steps ([`crate::control`]).
     fn check_adaptation(&self, check: &mut Check) {
         let (steps, most) = (self.inner.steps, self.sync.gap_max);
+        let SyncSpec { codec, coarsest, .. } = self.sync;
+        if let Some(coarsest) = coarsest {
+            let chosen = most > 0 && coarsest > codec && Codec::RUNGS.contains(&coarsest);
+            let must = format!("a codec coarser than {codec}, and no top-k, where the flock chooses its inner steps");
+            check.holds(chosen, "sync.coarsest", coarsest, must);
+        }
         if most == 0 {
             return;
         }

@@ -21,6 +21,9 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// The codecs among which a flock may choose: payloads of a length that is known, each half as long as the one before.
+    pub const RUNGS: [Self; 3] = [Self::Bf16, Self::Int8, Self::Int4];
+
     /// The number on the wire; numbers begin at 1.
     pub const fn number(self) -> u8 {
         match self {

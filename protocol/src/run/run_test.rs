@@ -430,8 +430,19 @@ fn the_flock_may_choose_its_steps_in_plain_rounds_only() {
     assert_eq!(streams, ["sync.adapt"], "the first reason");
     let large = |s: &mut RunSpec| (s.inner.batch, s.inner.accumulate, s.sync.gap_max) = (1 << 16, 1 << 16, 2048);
     assert_eq!(with(large), ["sync.gap_max"]);
+    let coarse = |s: &mut RunSpec| s.sync.coarsest = Some(Codec::Int4);
+    assert_eq!((with(coarse), keys(coarse)), (vec![], vec!["sync.coarsest"]), "only where steps are chosen, too");
+    let wrong = |coarsest: Codec| {
+        let mut spec = spec();
+        (spec.sync.gap_max, spec.outer.momentum, spec.sync.coarsest) = (512, 0.0, Some(coarsest));
+        spec.validate().is_err()
+    };
+    assert!(wrong(Codec::Bf16) && wrong(Codec::Int8) && wrong(Codec::TopK { k: 64 }) && !wrong(Codec::Int4));
     let mut spec = spec();
-    (spec.sync.gap_max, spec.outer.momentum) = (512, 0.0);
+    (spec.sync.gap_max, spec.outer.momentum, spec.sync.coarsest) = (512, 0.0, Some(Codec::Int4));
+    assert_eq!(spec.rungs(), [Codec::Int8, Codec::Int4]);
+    assert_eq!(spec.sync.engine_for(Codec::Int8), EngineKind::Ring);
+    assert_eq!(spec.sync.engine_for(Codec::Int4), EngineKind::Owners, "it does not go around a ring");
     let mut there = spec.clone();
     there.sync.gap_max = 64;
     assert_eq!(spec.differences(&there), ["sync.gap_max: 512 here, 64 there"]);

@@ -11,6 +11,7 @@ use super::world::{Event, World};
 use crate::NodeId;
 use crate::engine::io::{AttemptKey, Contribution, Input};
 use crate::grid::Grid;
+use crate::run::Codec;
 use crate::update::{self, kept};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ impl World {
         &mut self,
         node: usize,
         key: AttemptKey,
-        (contributions, flock, grid): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>),
+        (contributions, flock, grid, codec): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>, Codec),
     ) {
         let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
         let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
@@ -52,7 +53,7 @@ impl World {
             process.sums.begin(key, &contributions, chunks);
         });
         let rows = !grid.is_one_row();
-        match self.reductions.join(key, (node, vector), members.clone(), (contributions, flock, grid)) {
+        match self.reductions.join(key, (node, vector), members.clone(), (contributions, flock, grid, codec)) {
             Err(why) => self.violate("S10 attempt isolation", why),
             Ok(true) => self.run_reduction(key, &members, rows),
             Ok(false) => {}
@@ -80,10 +81,9 @@ impl World {
 
     /// Lets the frames of an attempt travel, after a round of words in which all members say which sums they have.
     fn circulate(&mut self, key: &AttemptKey, members: &[usize]) -> Result<(), String> {
-        let codec = self.spec.sync.codec;
         let words: Option<Vec<Vec<bool>>> =
             members.iter().map(|member| Some(self.sums_at(*member, key)?.kept.word())).collect();
-        let Some(words) = words else { return self.reductions.circulate(key, None, codec) };
+        let Some(words) = words else { return self.reductions.circulate(key, None) };
         let finished = kept::agreed(words).unwrap_or_else(|| {
             for member in members.iter().copied() {
                 self.process(member, |process| process.sums.kept.drop_sums());
@@ -95,7 +95,7 @@ impl World {
         }
         let sums = members.iter().map(|member| self.sums_at(*member, key).map(Sums::finished).unwrap_or_default());
         let stock = Stock { sums: sums.collect(), finished };
-        self.reductions.circulate(key, Some(stock), codec)
+        self.reductions.circulate(key, Some(stock))
     }
 
     /// Lets the frames of an attempt in several rows travel, after each member has said what it has kept.
@@ -110,7 +110,7 @@ impl World {
         if self.reductions.groups.get(key).is_some_and(Group::passes_on) {
             self.marks.hit("sum of a row passed on");
         }
-        self.reductions.cross(key, stores, self.spec.sync.codec)
+        self.reductions.cross(key, stores)
     }
 
     /// All members are there: bytes move, and the reduction ends for each in its own time, if at all.

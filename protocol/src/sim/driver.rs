@@ -14,6 +14,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::outer::Rule;
 use crate::record::{Measured, Record, Span};
 use crate::{Digest, NodeId, lease, update};
+use std::cmp::Ordering;
 use std::rc::Rc;
 
 impl World {
@@ -38,7 +39,9 @@ impl World {
                 self.schedule_own(after, node, Event::Retaken { round, base });
             }
             Output::StartOver => self.start_over(node),
-            Output::Reduce { key, members, flock, grid, .. } => self.reduce(node, key, (members, flock, grid)),
+            Output::Reduce { key, members, flock, grid, codec } => {
+                self.reduce(node, key, (members, flock, grid, codec))
+            }
             Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),
@@ -192,9 +195,15 @@ impl World {
     }
 
     /// The statement of a node about its uplink in a round: none at first, then about the same for some rounds, then
-    /// another value.
+    /// another value. Where a flock chooses its codec, a liar slanders its line.
     fn uplink(&self, node: usize, round: u64) -> u32 {
+        if self.options.adapts && self.nodes[node].liar.is_some() && !self.calm {
+            return 1;
+        }
         let own = self.nodes[node].step / 7;
+        // Of the rounds that cost seconds, every other six do so since lines hardly carry anything.
+        let narrow = self.options.adapts && is_costly(round) && (round / 12).is_multiple_of(2);
+        let own = if narrow { (own / 4000).max(1) } else { own };
         let changed = [0, own, own + own / 9, own - own / 9, 3 * own, 3 * own + own / 2];
         changed[(round + own) as usize % changed.len()] as u32
     }
@@ -205,7 +214,7 @@ impl World {
         if self.nodes[node].liar.is_some() && !self.calm {
             return if round.is_multiple_of(2) { u32::MAX } else { 0 };
         }
-        let cost = if (round / 6).is_multiple_of(2) { 10_000 } else { 5_000_000 };
+        let cost = if is_costly(round) { 5_000_000 } else { 10_000 };
         cost + node as u32
     }
 
@@ -213,12 +222,13 @@ impl World {
     fn stepped(&self, node: usize, (key, update): (&AttemptKey, &Digest), rule: &Rule) -> Option<Rc<State>> {
         let process = self.nodes[node].process.as_ref()?;
         let bytes = process.update(&self.nodes[node].disk, key, update)?;
-        let round = process.head.as_ref().map_or(0, |head| head.record.round).saturating_add(1);
+        let parent = &process.head.as_ref()?.record;
+        let round = parent.round.saturating_add(1);
         let group = self.reductions.groups.get(key).filter(|group| group.contributions.len() > 1);
         if let Some(group) = group.filter(|_| mutated!(Mutation::ApplyUnencoded)) {
             return process.state.step_by(&self.spec.sync, round, &group.unencoded, rule);
         }
-        process.state.step(&self.spec.sync, round, &bytes, rule)
+        process.state.step(&self.spec.sync, (round, parent.next.codec), &bytes, rule)
     }
 
     /// Gives the engine the root of the current state.
@@ -299,8 +309,9 @@ impl World {
         if let Some((twice, rule)) = key.filter(|_| mutated!(Mutation::ApplyTwice)).zip(rule) {
             let process = self.nodes[node].process.as_ref();
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice, &update));
-            let round = link.record.round;
-            state = bytes.and_then(|b| state.step(&self.spec.sync, round, &b, &rule)).unwrap_or(state);
+            let codec = process.and_then(|process| Some(process.head.as_ref()?.record.next.codec));
+            let at = (link.record.round, codec.unwrap_or(self.spec.sync.codec));
+            state = bytes.and_then(|b| state.step(&self.spec.sync, at, &b, &rule)).unwrap_or(state);
         }
         if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {
             // Only nodes with a damaged state decided the record, and that state died with its process: no disk leads
@@ -317,6 +328,13 @@ impl World {
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
         if key.is_some_and(|key| key.attempt > 0) {
             self.marks.hit("later attempt committed");
+        }
+        let process = self.nodes[node].process.as_ref();
+        let before = process.and_then(|process| process.head.as_ref()).map(|head| head.record.next.codec);
+        match before.map(|before| link.record.next.codec.cmp(&before)) {
+            Some(Ordering::Greater) => self.marks.hit("coarser codec chosen"),
+            Some(Ordering::Less) => self.marks.hit("finer codec chosen"),
+            Some(Ordering::Equal) | None => {}
         }
         let (head, held, sound) = (link.clone(), Rc::clone(&state), state.root == link.record.state_root);
         if key.is_some() {
@@ -377,4 +395,9 @@ impl World {
             }
         }
     }
+}
+
+/// Whether a round is one of those that cost seconds: six of twelve.
+const fn is_costly(round: u64) -> bool {
+    !(round / 6).is_multiple_of(2)
 }

@@ -90,6 +90,8 @@ pub const MARKS: &[&str] = &[
     "reduction in rows",
     "sums kept in rows",
     "sum of a row passed on",
+    "coarser codec chosen",
+    "finer codec chosen",
     "n = 1 run",
     "run with real signatures",
     "clock jumped",

@@ -53,7 +53,7 @@ pub mod world;
 mod writes;
 
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec,
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, JoinSpec, ModelSpec, OuterSpec,
     PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::sample;
@@ -85,6 +85,7 @@ pub fn specification(options: &Options) -> RunSpec {
             overlap: options.overlap,
             mixing: options.mixing,
             gap_max: if options.adapts { 4 * STEPS } else { 0 },
+            coarsest: options.adapts.then_some(Codec::Int8),
             ..SyncSpec::whole(options.mode, options.codec, EngineKind::Ring)
         },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },

@@ -171,6 +171,10 @@ impl Options {
         options.external = options.mode == SyncMode::Rounds && Random::new(seed, "task").chance(10);
         let plain = options.mode == SyncMode::Rounds && (options.fragments, options.overlap) == (1, 0);
         options.adapts = plain && !options.external && Random::new(seed, "inner steps").chance(15);
+        if options.adapts {
+            // A coarser one is there to choose.
+            options.codec = Codec::Bf16;
+        }
         let mut amending = Random::new(seed, "amendments");
         options.amendments = !options.awake && amending.chance(25);
         options.creator = options.amendments && amending.chance(70);

@@ -40,6 +40,7 @@ pub struct Group {
     flock: Vec<(NodeId, u32)>,
     /// The grid of the head, and the ways in it if it has several rows.
     grid: Arc<Grid>,
+    codec: Codec,
     lattice: Option<Lattice>,
     row_sums: RowSums,
     pub members: Vec<usize>,
@@ -154,7 +155,7 @@ impl Reductions {
         key: AttemptKey,
         (node, vector): (usize, Rc<Vec<f32>>),
         members: Vec<usize>,
-        (contributions, flock, grid): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>),
+        (contributions, flock, grid, codec): (Vec<Contribution>, Vec<(NodeId, u32)>, Arc<Grid>, Codec),
     ) -> Result<bool, String> {
         let lattice = || {
             let mut ids: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
@@ -166,6 +167,7 @@ impl Reductions {
             flock: flock.clone(),
             lattice: if grid.is_one_row() { None } else { lattice() },
             grid: Arc::clone(&grid),
+            codec,
             row_sums: RowSums::new(),
             members,
             vectors: BTreeMap::new(),
@@ -185,6 +187,9 @@ impl Reductions {
         if group.flock != flock {
             return Err(format!("one attempt {key:?}, two maps of owners: {:?}, {flock:?}", group.flock));
         }
+        if group.codec != codec {
+            return Err(format!("one attempt {key:?}, two codecs: {} and {codec}", group.codec));
+        }
         if group.grid != grid || !grid.is_one_row() && group.lattice.is_none() {
             return Err(format!("one attempt {key:?}, two grids, or no way from one row to another"));
         }
@@ -198,14 +203,14 @@ impl Reductions {
     ///
     /// # Errors
     /// When members wait for ever, or end with different updates.
-    pub fn circulate(&mut self, key: &AttemptKey, stock: Option<Stock>, codec: Codec) -> Result<(), String> {
+    pub fn circulate(&mut self, key: &AttemptKey, stock: Option<Stock>) -> Result<(), String> {
         let Some(group) = self.groups.get_mut(key) else { return Ok(()) };
         let vectors: Vec<Rc<Vec<f32>>> = group.members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
         group.unencoded = trainer::sum(&group.contributions, &vectors);
         let weighted = trainer::weighted(&group.contributions, &vectors);
         let counts = stock.is_some();
         let stock = stock.unwrap_or_else(|| Stock::empty(weighted.len()));
-        let Some(courses) = circuit::run(codec, &weighted, stock)? else { return Ok(()) };
+        let Some(courses) = circuit::run(group.codec, &weighted, stock)? else { return Ok(()) };
         let members = group.members.clone();
         group.conclude(key, members.into_iter().zip(courses), counts)
     }
@@ -214,7 +219,7 @@ impl Reductions {
     ///
     /// # Errors
     /// When members wait for ever, or end with different updates.
-    pub fn cross(&mut self, key: &AttemptKey, stores: Option<Vec<Store>>, codec: Codec) -> Result<(), String> {
+    pub fn cross(&mut self, key: &AttemptKey, stores: Option<Vec<Store>>) -> Result<(), String> {
         let before = |(other, _): &(&AttemptKey, &Group)| (other.lineage, other.seq) == (key.lineage, key.seq);
         let former: RowSums = self.groups.iter().filter(before).flat_map(|(_, group)| group.row_sums.clone()).collect();
         let Some(group) = self.groups.get_mut(key) else { return Ok(()) };
@@ -227,7 +232,7 @@ impl Reductions {
         let ids: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
         let weights = Contribution::weights(&contributions);
         let (ids, vectors, weights) = (&ids[..], &vectors[..], &weights[..]);
-        let party = Party { lattice: &lattice, codec, ids, vectors, weights, former };
+        let party = Party { lattice: &lattice, codec: group.codec, ids, vectors, weights, former };
         let counts = stores.is_some();
         let stores = match stores {
             Some(stores) => order.iter().filter_map(|index| stores.get(*index)).cloned().collect(),

@@ -83,10 +83,10 @@ impl State {
         Self::new(state::State::initial(theta, mode))
     }
 
-    /// The state after the outer step of a round with an encoded update; None if the update is invalid or the state is
-    /// lost.
-    pub fn step(&self, sync: &SyncSpec, round: u64, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
-        let decoded = decode(sync.codec, update, fragments(sync).of_round(round).len())?;
+    /// The state after the outer step of a round with an update in a codec; None if the update is invalid or the state
+    /// is lost.
+    pub fn step(&self, sync: &SyncSpec, (round, codec): (u64, Codec), update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
+        let decoded = decode(codec, update, fragments(sync).of_round(round).len())?;
         self.step_by(sync, round, &decoded, rule)
     }
 

@@ -15,6 +15,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     let mut samples = vec![
         ("spec".to_owned(), encode_spec(&sample::spec())),
         ("spec-with-pairs".to_owned(), encode_spec(&sample::spec_with_pairs())),
+        ("spec-with-a-choice".to_owned(), encode_spec(&sample::spec_with_a_choice())),
         ("spec-from-weights".to_owned(), encode_spec(&sample::spec_from_weights())),
         ("spec-with-task".to_owned(), encode_spec(&sample::spec_with_task())),
         ("task-schema".to_owned(), sample::task_schema().encode()),
@@ -77,6 +78,7 @@ fn the_files_bytes_decode_to_the_samples() {
     };
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
+    assert_eq!(decode_spec(&bytes("spec-with-a-choice")), Ok(sample::spec_with_a_choice()));
     assert_eq!(decode_spec(&bytes("spec-from-weights")), Ok(sample::spec_from_weights()));
     assert_eq!(decode_spec(&bytes("spec-with-task")), Ok(sample::spec_with_task()));
     assert_eq!(crate::run::TaskSchema::decode(&bytes("task-schema")), Ok(sample::task_schema()));

@@ -165,7 +165,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
     let allow = spec.len() - 16 - 8 - 4 - 8;
-    let table = allow - 22 - 16 - 2 * 12 - 8;
+    let table = allow - 23 - 16 - 2 * 12 - 8;
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
     let in_candidate = in_candidate.collect();

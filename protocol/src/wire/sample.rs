@@ -38,6 +38,13 @@ pub fn spec_with_pairs() -> RunSpec {
     spec
 }
 
+/// The same run, whose flock chooses steps and codec.
+pub fn spec_with_a_choice() -> RunSpec {
+    let mut spec = spec();
+    (spec.outer.momentum, spec.sync.gap_max, spec.sync.coarsest) = (0.0, 512, Some(Codec::Int4));
+    spec
+}
+
 /// The same run from weights.
 pub fn spec_from_weights() -> RunSpec {
     RunSpec { beginning: Some(digest(0xb1)), ..spec() }

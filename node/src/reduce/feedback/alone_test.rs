@@ -101,6 +101,8 @@ impl Alone {
     /// The next record with this fate.
     pub fn next(&self, fate: Fate) -> Record {
         let mut record = commit(&self.head, update::digest(b"update"));
+        // A codec that leaves something out.
+        record.next.codec = Codec::Int4;
         match fate {
             Fate::Taken => {
                 let said = [record.seq.to_le_bytes(), self.boot.to_le_bytes()];

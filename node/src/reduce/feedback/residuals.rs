@@ -44,6 +44,8 @@ pub(super) struct Residuals {
     pub recalled: Option<Mark>,
     /// The COMMIT after which `own` and `sums` are true; none while they are zeros.
     pub mark: Option<Mark>,
+    /// Whether files of given up residuals are still on the disk.
+    pub stale: bool,
 }
 
 /// Every step leaves the residuals whole. If one panicked in the middle, they are a little off.
@@ -98,6 +100,11 @@ impl Residuals {
     pub fn give_up(&mut self) {
         (self.own, self.sums, self.mark) = Default::default();
         (self.due, self.recalled) = (None, None);
+    }
+
+    /// Whether there are residuals, or will be.
+    pub fn holds_something(&self) -> bool {
+        !self.own.is_empty() || !self.staged.is_empty() || self.due.is_some() || self.recalled.is_some()
     }
 
     pub fn settle(&mut self) {

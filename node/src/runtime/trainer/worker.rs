@@ -189,9 +189,13 @@ impl Worker {
     pub fn made(&mut self, round: u64, delta: Vec<f32>, payload: Digest, norm: f64) -> Made {
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
-        let offered = self.setting.feedback.offered_norm(self.setting.sync.codec, round, &delta);
+        let codec = self.state.head().record.next.codec;
+        let offered = self.setting.feedback.offered_norm(codec, round, &delta);
         // A norm beyond the largest f32 becomes the largest f32.
-        let norm = offered.unwrap_or_else(|| norm.min(f64::from(f32::MAX)) as f32);
+        let plain = norm.min(f64::from(f32::MAX)) as f32;
+        // A round that leaves this out may be followed by one whose codec has no residuals.
+        let least = if self.setting.sync.coarsest.is_some() { plain } else { 0.0 };
+        let norm = offered.map_or(plain, |offered| offered.max(least));
         Made { delta, payload, norm }
     }
 }

@@ -5,7 +5,7 @@ use super::contribution::SignedReady;
 use crate::limits::TOUR_MAX;
 use crate::record::{Member, Record};
 use crate::ring::tour::{self, Costs};
-use crate::run::{EngineKind, RunSpec};
+use crate::run::{Codec, EngineKind, RunSpec};
 use crate::update::owners;
 use crate::{Digest, NodeId, ring, update};
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ const ONE_WAY_US: u64 = 50;
 pub(super) fn ring(
     parent: &Record,
     parent_digest: &Digest,
-    spec: &RunSpec,
+    (spec, codec): (&RunSpec, Codec),
     contributions: &[SignedReady],
     members: &[Member],
 ) -> Vec<u16> {
     let expected: BTreeMap<NodeId, &Member> =
         members.iter().filter(|member| member.expected).map(|member| (member.id, member)).collect();
-    if spec.sync.engine != EngineKind::Ring || !(3..=TOUR_MAX).contains(&expected.len()) {
+    if spec.sync.engine_for(codec) != EngineKind::Ring || !(3..=TOUR_MAX).contains(&expected.len()) {
         return Vec::new();
     }
     let order = ring::order(parent_digest, expected.keys().copied());
@@ -32,7 +32,7 @@ pub(super) fn ring(
     let Some(median) = trips.median() else { return Vec::new() };
     let kbps: Vec<u32> = order.iter().map(|id| expected.get(id).map_or(0, |member| member.upload_kbps)).collect();
     let known = owners::median(&kbps);
-    let bytes = update::encoded_max(spec.sync.codec, usize::try_from(spec.parameters()).unwrap_or(usize::MAX));
+    let bytes = update::encoded_max(codec, usize::try_from(spec.parameters()).unwrap_or(usize::MAX));
     // A hop carries one segment of a fragment, through the sender's uplink.
     let bytes = bytes / spec.sync.fragments.max(1) as usize;
     let segment_bits = (bytes as u64).saturating_mul(8) / order.len() as u64;

@@ -165,7 +165,7 @@ impl Exact {
                 Contribution { member: c.member, stated, payload: *payload }
             })
             .collect();
-        let codec = world.spec.sync.codec;
+        let codec = head.record.next.codec;
         let bytes = self.reference(&members, &head.record, codec).ok_or("no reduction")?;
         let bytes = Some(Rc::new(bytes)).filter(|bytes| update::digest(bytes) == record.update);
         let bytes = bytes.or_else(|| self.kept((record, &head.record), &members, codec));
@@ -184,7 +184,7 @@ impl Exact {
         let Some(before) = before.filter(|_| !world.tainted.contains(&record.digest())) else { return Ok(()) };
         let Some(parent) = base else { return Ok(()) };
         let rule = Rule::of(&world.spec, &parent.record, members.len());
-        let after = before.step(&world.spec.sync, record.round, &bytes, &rule);
+        let after = before.step(&world.spec.sync, (record.round, codec), &bytes, &rule);
         let exact = after.is_some_and(|after| after.root == state.root && after.root == record.state_root);
         require(exact, || format!("seq {seq}: the state is not that of the decoded update"))
     }

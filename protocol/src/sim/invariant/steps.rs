@@ -24,7 +24,7 @@ impl Invariant for Steps {
         let Some(bytes) = process.update(&machine.disk, key, &link.record.update) else { return Ok(()) };
         let Some(parent) = process.head.as_ref() else { return Ok(()) };
         let rule = Rule::of(&world.spec, &parent.record, link.record.contributors.len());
-        let once = process.state.step(&world.spec.sync, link.record.round, &bytes, &rule);
+        let once = process.state.step(&world.spec.sync, (link.record.round, parent.record.next.codec), &bytes, &rule);
         require(once.is_some_and(|once| once.root == state.root), || {
             format!("node {node}: seq {} is not one step from its state before", link.record.seq)
         })

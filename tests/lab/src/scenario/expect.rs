@@ -160,7 +160,7 @@ pub struct Cost {
     pub mib: f64,
 }
 
-/// Bounds of the inner steps from some record on, until the next fault begins or ends.
+/// Bounds of the inner steps from some record on, and the codec, until the next fault begins or ends.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chosen {
@@ -170,6 +170,8 @@ pub struct Chosen {
     pub rounds: usize,
     pub least: u32,
     pub most: u32,
+    /// The codec from then on; any if it is missing.
+    pub codec: Option<String>,
 }
 
 /// A counter of a node's metrics that must have reached a value at the end.
