@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::node_file::NodeFile;
+use starling_protocol::run::{Codec, EngineKind};
 
 /// The message of a reader of a file with this text; the path is `FILE`.
 fn refusal<T>(load: fn(&Path) -> Result<T, Failure>, text: &str) -> String {

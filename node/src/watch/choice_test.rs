@@ -1,6 +1,6 @@
 use super::*;
 use starling_protocol::control::Room;
-use starling_protocol::record::Contributor;
+use starling_protocol::record::{Contributor, Measured};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, sample};
 

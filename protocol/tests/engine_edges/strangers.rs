@@ -90,8 +90,9 @@ fn bad_bytes_are_refused_with_their_reason() {
         refusals(&outputs).into_iter().cloned().collect::<Vec<_>>()
     };
     let mut version = good.clone();
-    version[0] = 9;
-    assert_eq!(refused(version), [Refusal::Version { theirs: 9, ours: PROTOCOL_VERSION }]);
+    let later = PROTOCOL_VERSION + 1;
+    version[..2].copy_from_slice(&later.to_le_bytes());
+    assert_eq!(refused(version), [Refusal::Version { theirs: later, ours: PROTOCOL_VERSION }]);
     let mut flipped = good.clone();
     flipped[good.len() - 40] ^= 1;
     assert_eq!(refused(flipped), [Refusal::BadSignature]);

@@ -62,16 +62,16 @@ fn after_a_kill_the_head_record_says_which_file_is_true() {
 fn residuals_and_their_files_go_with_the_codec() {
     let folder = tempfile::tempdir().unwrap();
     let (mut node, key) = begun(folder.path(), 1);
-    assert!(node.left() != zeros(), "there is something to give up");
+    assert!(!zeros(&node.left()), "there is something to give up");
     node.feedback.stage(&key);
     let passed = Passed { codec: Codec::Int8, ..node.passing(Fate::Taken) };
     node.feedback.pass(&passed);
-    assert!(node.left() == zeros());
+    assert!(zeros(&node.left()));
     assert_eq!(node.feedback.offered_norm(Codec::Int8, 1, &node.delta), None);
     node.feedback.keep();
     assert_eq!(node.store.private_names().unwrap(), Vec::<String>::new());
     node.decide(Fate::Taken);
-    assert!(node.left() == zeros() && found(node.restart().1) == (0, 0, false));
+    assert!(zeros(&node.left()) && found(node.restart().1) == (0, 0, false));
 }
 
 /// A node is killed in the middle of a round and never hears of its decision. It catches up over records of all kinds,
