@@ -100,7 +100,7 @@ async fn still_serves(victim: &mut Node) {
 async fn control_garbage_is_refused() {
     let mut victim = start(&[], Spec("victim")).await;
     let stranger = Stranger::meet(&victim).await;
-    for bytes in [&[0xff; 5000][..], b"GET / HTTP/1.1\r\n\r\n", b"SCTL\x09\x00\x00\x00", b"SCTL\x08\x00\x01\x00"] {
+    for bytes in [&[0xff; 5000][..], b"GET / HTTP/1.1\r\n\r\n", b"SCTL\x0a\x00\x00\x00", b"SCTL\x09\x00\x01\x00"] {
         assert_eq!(stranger.say(CONTROL_PROTOCOL, bytes).await, b"", "no answer to {bytes:?}");
     }
     let oversize = (CONTROL_BYTES_MAX as u32 + 1).to_le_bytes();
@@ -132,7 +132,7 @@ async fn bulk_garbage_is_refused() {
     assert_eq!(session.read_u8().await.unwrap(), 1);
     victim.wait_for_peers(&[stranger.id]).await;
     let router = BulkRouter::new(RUN);
-    let other_version = [&b"SBLK\x09\x00\x00\x00"[..], &[0; 200]].concat();
+    let other_version = [&b"SBLK\x0a\x00\x00\x00"[..], &[0; 200]].concat();
     for bytes in [&[0xff; 5000][..], &other_version] {
         let (answer, ()) = tokio::join!(stranger.say(BULK_PROTOCOL, bytes), async {
             let arrived = victim.wait_for(|event| matches!(event, NetEvent::Bulk { .. })).await;

@@ -116,7 +116,7 @@ impl Feedback {
     pub(super) fn keep_for(&self, codec: Codec) {
         let mut residuals = self.residuals();
         let on_disk = self.disk.as_ref().is_some_and(|disk| !disk.is_empty());
-        if !leaves_out(codec) && (on_disk || residuals.holds_something()) {
+        if !codec.feeds_back() && (on_disk || residuals.holds_something()) {
             residuals.staged.clear();
             residuals.give_up();
             residuals.stale = true;
@@ -205,11 +205,6 @@ impl Feedback {
         residuals.staged.push(Staged { key, terms: terms.clone(), sums: BTreeMap::new() });
         Share { feedback: Some(Arc::clone(self)), key, terms }
     }
-}
-
-/// Whether payloads in this codec leave anything out that is offered again.
-pub(super) fn leaves_out(codec: Codec) -> bool {
-    decay(codec).is_some()
 }
 
 fn unsaved(result: Result<(), StoreError>) {

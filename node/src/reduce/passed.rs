@@ -1,6 +1,5 @@
 //! The effect of a lineage's records on residuals: each COMMIT that averaged something of this node consumes them.
 
-use super::feedback::leaves_out;
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
@@ -63,7 +62,7 @@ pub(super) fn last_taken(
         let leads = |record: &Record| child.as_ref().is_none_or(|child| child.parent == record.digest());
         let Some(record) = store.record(seq)?.filter(leads) else { break };
         let Passed { mark, taken, codec } = Passed::of(&record, me);
-        if !leaves_out(codec) {
+        if !codec.feeds_back() {
             break;
         }
         if let Some(round) = taken {

@@ -55,7 +55,7 @@ impl DiskNeed {
             update: encoded_max(spec.sync.codec, largest) as u64,
             rounds: snapshot_every.max(1).min(rounds_at_most(spec)),
             moments: if has_moments { parameters.saturating_mul(2) } else { 0 },
-            residual: if spec.sync.coarsest_codec().suits_rings() { 0 } else { parameters },
+            residual: if spec.sync.coarsest_codec().feeds_back() { parameters } else { 0 },
             parameters,
             beginning: if spec.beginning.is_some() && spec.sync.merges() { parameters } else { 0 },
             checkpoints: CheckpointTable::default().keep as u64,

@@ -158,7 +158,7 @@ fn shared(parameters: u64, sync: &SyncSpec) -> (u64, u64) {
     // steps ahead.
     let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
     let copies = u64::from(sync.mode.vectors()) * vector;
-    let vectors = u64::from(sync.mode.vectors()) + own + if sync.coarsest_codec().suits_rings() { 3 } else { 5 };
+    let vectors = u64::from(sync.mode.vectors()) + own + if sync.coarsest_codec().feeds_back() { 5 } else { 3 };
     let shared = vectors * vector + copies + mixing(parameters, sync);
     (shared, copies)
 }

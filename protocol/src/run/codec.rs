@@ -49,6 +49,11 @@ impl Codec {
         !matches!(self, Self::TopK { .. })
     }
 
+    /// Whether senders offer again what a payload leaves out (`docs/protocol/3-reduction.md` §3.5.6).
+    pub const fn feeds_back(self) -> bool {
+        matches!(self, Self::Int4 | Self::TopK { .. })
+    }
+
     /// Whether sums may be encoded again and again, as in a ring at each hop. The noise of int4 grows with the ring's
     /// length, and top-k would drop at each hop values that earlier hops kept.
     pub const fn suits_rings(self) -> bool {

@@ -201,8 +201,8 @@ impl World {
             return 1;
         }
         let own = self.nodes[node].step / 7;
-        // Of the rounds that cost seconds, every other six do so since lines hardly carry anything.
-        let narrow = self.options.adapts && is_costly(round) && (round / 12).is_multiple_of(2);
+        // Of the rounds that cost seconds, every other four do so since lines hardly carry anything.
+        let narrow = self.options.adapts && is_costly(round) && !(round / 8).is_multiple_of(2);
         let own = if narrow { (own / 4000).max(1) } else { own };
         let changed = [0, own, own + own / 9, own - own / 9, 3 * own, 3 * own + own / 2];
         changed[(round + own) as usize % changed.len()] as u32
@@ -397,7 +397,7 @@ impl World {
     }
 }
 
-/// Whether a round is one of those that cost seconds: six of twelve.
+/// Whether a round is one of those that cost seconds: four of eight.
 const fn is_costly(round: u64) -> bool {
-    !(round / 6).is_multiple_of(2)
+    !(round / 4).is_multiple_of(2)
 }
