@@ -166,15 +166,15 @@ fn a_line_that_binds_gets_the_coarser_codec_and_one_that_does_not_the_finer() {
 fn only_a_majority_can_call_lines_slow_and_an_unknown_line_is_fast() {
     let of = |lines: &[u32]| {
         let stated: Vec<Measured> =
-            lines.iter().map(|kbps| Measured { upload_kbps: *kbps, ..measured(50_000, 4_000_000) }).collect();
-        Figures::of(&stated, &[4_000_000; OVERHEADS], lines.len(), 30 << 20).map(|figures| figures.wire_us)
+            lines.iter().map(|kbps| Measured { upload_kbps: *kbps, ..measured(50_000, 8_000_000) }).collect();
+        Figures::of(&stated, &[8_000_000; OVERHEADS], lines.len(), 30 << 20).map(|figures| figures.wire_us)
     };
     let honest = of(&[100_000; 5]);
     assert_eq!(of(&[1, 1, 100_000, 100_000, 100_000]), honest, "slander of two of five");
     assert_eq!(of(&[100_000, 100_000, 100_000, u32::MAX, u32::MAX]), honest, "boasts of two of five");
     assert_eq!(of(&[100_000, 100_000, 100_000, 0, 0]), honest);
     assert_eq!(of(&[0, 0, 0]), Some(0), "lines that hold nothing back");
-    assert_eq!(of(&[1, 1, 1]), Some(4_000_000), "no more than the whole cost");
+    assert_eq!(of(&[1, 1, 1]), Some(8_000_000), "no more than the whole cost");
 }
 
 proptest! {

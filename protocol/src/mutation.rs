@@ -167,7 +167,7 @@ mutations! {
     BoastsCount,
     /// Controller: the number of inner steps changes for any gain. Unit test.
     RestlessSteps,
-    /// Controller: the slowest line that any member states counts, not the median one. S17.
+    /// Controller: the slowest line that any member states counts, not the median one. Unit test.
     SlanderCounts,
     /// Controller: what rounds with the former codec cost counts for the new one. S17.
     KeepCosts,
