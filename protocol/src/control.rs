@@ -210,7 +210,7 @@ impl Choice {
     /// goodput is at least [`FINER_MIN`] of the present one's.
     fn codec_in(&self, room: &Room, figures: &Figures) -> Codec {
         let at = room.rungs.iter().position(|codec| *codec == self.codec);
-        // Of lines that nobody could measure nothing is known.
+        // Lines that nobody could measure say nothing.
         let Some(at) = at.filter(|_| figures.wire_us > 0) else { return self.codec };
         let rung = |at: Option<usize>| at.and_then(|at| room.rungs.get(at)).copied();
         let peak = |codec: &Codec| room.with(figures, (self.codec, *codec)).peak(self.inner_steps, room.steps);

@@ -201,7 +201,7 @@ impl World {
             return 1;
         }
         let own = self.nodes[node].step / 7;
-        // Of the rounds that cost seconds, every other four do so since lines hardly carry anything.
+        // Every other four of the rounds that cost seconds do so since lines hardly carry anything.
         let narrow = self.options.adapts && is_costly(round) && !(round / 8).is_multiple_of(2);
         let own = if narrow { (own / 4000).max(1) } else { own };
         let changed = [0, own, own + own / 9, own - own / 9, 3 * own, 3 * own + own / 2];
